@@ -1,4 +1,7 @@
-"""Length extrapolation of small causal language models, by positional scheme."""
+"""Length extrapolation of small causal language models, by positional scheme.
+
+`train`, `evaluate`, `results` and `load` are all there is; help(lengthgen.train) has an example.
+"""
 
 from typing import TYPE_CHECKING, Any
 

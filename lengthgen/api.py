@@ -1,12 +1,4 @@
-"""The Python API: what the commands do, for scripts and notebooks.
-
-Examples:
-    >>> import lengthgen
-    >>> run = lengthgen.train(scheme="alibi", train={"tokens": 1_000_000})
-    >>> lengthgen.evaluate(run, lengths=[512, 2048, 16384])
-    >>> curves = lengthgen.results("runs")
-    >>> model, tokenizer = lengthgen.load(run)
-"""
+"""The Python API: what the commands do, for scripts and notebooks."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,6 +21,7 @@ Run = str | Path  # a run directory, or below runtime.root a run id or its uniqu
 
 def train(
     *overrides: str,
+    base: Run | None = None,
     config_dir: str | Path | None = None,
     plugins: str | Path | Sequence[str | Path] = (),
     **values: Any,
@@ -39,16 +32,25 @@ def train(
 
     Args:
         overrides: As typed on the command line, such as "train.lr=2e-3".
+        base: A run whose configuration is changed, in place of the defaults.
         config_dir: Folder with groups of your own.
         plugins: Python files with parts of your own, or one, whose code this call runs.
         values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
 
     Raises:
         UserError: A value cannot be used; the message names it and the remedy.
+
+    Examples:
+        >>> run = lengthgen.train(scheme="alibi", train={"tokens": 1_000_000})
+        >>> again = lengthgen.train(base=run, seed=2)
     """
     words = [*map(str, overrides), *compose.overrides_of(values)]
     folder = None if config_dir is None else Path(config_dir)
-    config = schema.from_overrides(words, config_dir=folder, plugins=_paths(plugins))
+    changed = None
+    if base is not None:
+        changed = pipeline.config_of(directory.find(str(base), compose.root_of({})), {})
+    files = _paths(plugins)
+    config = schema.from_overrides(words, config_dir=folder, plugins=files, base=changed)
     return pipeline.train(pipeline.validate(config))
 
 
@@ -73,6 +75,9 @@ def evaluate(
 
     Returns:
         As `results`, of this run and of what was requested.
+
+    Examples:
+        >>> curve = lengthgen.evaluate(run, lengths=[512, 2048], variants="ntk")
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {f"eval.{key}": _listed(v) for key, v in requested.items() if v is not None}
@@ -105,6 +110,10 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
 
     Raises:
         UserError: There is no such folder or run, or nothing in it is evaluated.
+
+    Examples:
+        >>> curves = lengthgen.results("runs")
+        >>> curves.pivot_table(index="scheme", columns="length", values="ppl")
     """
     root = compose.root_of({})
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in _paths(runs)]
@@ -120,6 +129,11 @@ def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenize
     Args:
         run: A run directory, or the id of a run in the folder runs.
         variant: A training-free variant of the scheme, such as "ntk".
+
+    Examples:
+        >>> model, tokenizer = lengthgen.load(run)
+        >>> tokens = torch.tensor([tokenizer.encode("def main(").ids])
+        >>> logits = model.logits(model(tokens))
     """
     run_dir = directory.find(str(run), compose.root_of({}))
     (config,) = pipeline.configs_of([run_dir], {})

@@ -22,6 +22,7 @@ from lengthgen.errors import UserError
 
 Row = Mapping[str, Any]
 _CRC = re.compile(rb'(, )?"crc32": "([0-9a-f]{8})"\}\Z')
+_O_FLAGS = getattr(os, "O_BINARY", 0)  # of Windows
 _CRC_BYTES = 24  # at most: a search of the whole row takes far longer
 
 
@@ -35,7 +36,7 @@ class Unreadable(UserError):
 
 def open_regular(path: Path) -> BufferedReader:
     """Opens a regular file for reading, or a link to one; a pipe or a device might never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | _O_FLAGS | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -149,7 +150,7 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
     """
     lines = memoryview(b"".join(map(encode_row, rows)))
     with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _O_FLAGS, 0o666)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             content = file.read()
             if not content:
@@ -208,7 +209,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # which it does not open
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

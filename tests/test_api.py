@@ -29,6 +29,21 @@ def test_importing_the_package_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_dir_shows_what_there_is_and_each_has_an_example() -> None:
+    public = [name for name in dir(lengthgen) if not name.startswith("_")]
+    assert public == ["evaluate", "load", "results", "train"]
+    for name in public:
+        assert f"lengthgen.{name}(" in (getattr(lengthgen, name).__doc__ or "")
+
+
+def test_a_run_is_changed_as_by_the_command(run: Path, tmp_path: Path) -> None:
+    runtime = {"root": f"{tmp_path}/(mine)"}
+    changed = lengthgen.train(base=run, train={"tokens": 256}, runtime=runtime)
+    words = [*SMALL, "scheme=rope", "seed=3", f"runtime.root='{tmp_path}/(mine)'"]
+    words += ["train.tokens=256"]
+    assert changed == schema.from_overrides(words, config_dir=None, plugins=[]).run_dir
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         getattr(lengthgen, "nothing")  # noqa: B009
@@ -45,7 +60,7 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     assert set(curves["variant"].dropna()) == {"ntk"}
     everything = lengthgen.results(run.parent)
     assert len(everything) >= len(curves)
-    assert [*everything][:5] == ["scheme", "variant", "length", "ppl", "loss"]
+    assert [*everything][:7] == ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
     assert everything["ppl"].to_numpy() == pytest.approx(np.exp(everything["loss"].to_numpy()))
     assert lengthgen.results([run]).equals(everything)
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import resource
 import shutil
 import sys
 
@@ -49,7 +48,7 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
         torch.set_num_threads(runtime.threads)
     # glibc maps each tensor above 32 MiB separately, and its pages fault on first use. Blocks up to
     # 64 MiB are kept instead; larger ones are not, since a heap of them fragments.
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # M_* of malloc.h
         libc.mallopt(mmap_threshold, 64 << 20)
         libc.mallopt(trim_threshold, (1 << 31) - 1)
@@ -73,6 +72,10 @@ def peak_memory(device: torch.device) -> int:
     """Returns the most bytes held so far: of the GPU, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -8,7 +8,10 @@ from typing import Any
 
 from lengthgen.errors import Stopped
 
-SCHEDULER = (signal.SIGTERM, signal.SIGUSR2)  # what Slurm and torchrun send
+# Slurm and torchrun send the first two; Windows has SIGTERM and SIGINT alone.
+NAMES = ("SIGTERM", "SIGUSR2", "SIGHUP", "SIGINT")
+KINDS: list[signal.Signals] = [getattr(signal, n) for n in NAMES if hasattr(signal, n)]
+SCHEDULER = [kind for kind in KINDS if kind.name in NAMES[:2]]
 
 
 @contextmanager
@@ -53,12 +56,11 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Generator[None]:
         """Listens while the block lasts; what is ignored, as SIGHUP by nohup, stays ignored."""
-        kinds = (*SCHEDULER, signal.SIGHUP, signal.SIGINT)
 
         def note(number: int, frame: FrameType | None) -> None:
             self.received = self.received or number
             if number == signal.SIGINT:
                 signal.signal(number, signal.default_int_handler)
 
-        with handled([k for k in kinds if signal.getsignal(k) != signal.SIG_IGN], note):
+        with handled([k for k in KINDS if signal.getsignal(k) != signal.SIG_IGN], note):
             yield

@@ -1,6 +1,5 @@
 """The status of a run: which process works on it, how the last one ended, whether it is trained."""
 
-import fcntl
 import logging
 import os
 import platform
@@ -47,7 +46,7 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         ) from None
     with file:  # whose end is that of the lock
         until = time.monotonic() + 0.5  # longer than is_running takes
-        while not _locked(file, fcntl.LOCK_EX):
+        while not _locked(file):
             if time.monotonic() > until:
                 status = _read(run_dir, run=run_dir.name)
                 holder = f"process {status.pid} on {status.host}" if status else "it"
@@ -59,13 +58,15 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         yield
 
 
-def _locked(file: IOBase, kind: int) -> bool:
+def _locked(file: IOBase, *, shared: bool = False) -> bool:
     """Locks an open file; False if another process holds it."""
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        import fcntl
+
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # as on some network file systems
+    except (OSError, ImportError):  # as on some network file systems, and on Windows
         message = "no locks on this file system; let one process at a time work on a run"
         logging.getLogger(__name__).warning(message)
     return True
@@ -74,7 +75,7 @@ def _locked(file: IOBase, kind: int) -> bool:
 def is_running(run_dir: Path) -> bool:
     """True if a process trains this run, on any host that sees the same locks."""
     with suppress(OSError), open_regular(run_dir / ".train.lock") as file:
-        return not _locked(file, fcntl.LOCK_SH)  # with others that look
+        return not _locked(file, shared=True)  # with others that look
     return False
 
 

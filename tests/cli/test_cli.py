@@ -310,6 +310,34 @@ def test_a_signal_ends_all_processes_of_gpus_with_one_line_and_no_trace(
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
 
 
+WITHOUT = """
+import importlib, pkgutil, signal, sys
+
+import lengthgen
+
+def load():
+    for module in pkgutil.walk_packages(lengthgen.__path__, "lengthgen."):
+        importlib.import_module(module.name)
+
+load()  # what others import stays
+for name in [name for name in sys.modules if name.startswith("lengthgen.")]:
+    del sys.modules[name]
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules[name] = None
+for name in ("SIGUSR1", "SIGUSR2", "SIGHUP"):
+    delattr(signal, name)
+load()
+sys.modules["lengthgen.__main__"].main()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_needs_none_of_the_modules_and_signals_that_windows_lacks(tmp_path: Path) -> None:
+    ran = commands.run("-c", WITHOUT, "train", "scheme=rope", *SMALL, cwd=tmp_path)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
+    assert "| rope" in ran.stdout
+
+
 # Commands
 
 

@@ -220,7 +220,7 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     run_dir = Path(ran.out.strip())
     assert run_dir.name.startswith("rope-theirs_v1-synthetic-s1-")
     assert here("import", str(folder), "--name=theirs v1", *TEXT, root).out == ran.out
-    assert here("list", "runs", root).out.split("\t")[:2] == [run_dir.name, "done"]
+    assert here("list", "runs", root).out.splitlines()[1].split("\t")[:2] == [run_dir.name, "done"]
     assert "rope + ntk" in here("eval", *words(run_dir), "--variants=ntk").out
     lengths = {row["length"] for row in rows_of(run_dir / "eval.jsonl")}
     assert lengths == {16, 32, 64}
