@@ -143,7 +143,8 @@ def method(rows: pd.DataFrame) -> Section:
 
 
 def _commands(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the words that all commands share, then the other words of each."""
+    """Returns the words that all commands share, then the other words of each but for its seed."""
+    commands = [[word for word in own if not word.startswith("seed=")] for own in commands]
     shared = [word for word in next(iter(commands), []) if all(word in own for own in commands)]
     return [" ".join(shared), *(" ".join(w for w in own if w not in shared) for own in commands)]
 

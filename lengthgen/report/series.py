@@ -76,7 +76,7 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     """Returns the comparable rows of one text, and a line on each run that is left out."""
     n_scored = rows.groupby(CELL, dropna=False)["document"].transform("count")
     is_complete = n_scored >= rows["n_documents"]
-    notes = [*_left_out(rows[~is_complete], ", scored in part; run lengthgen eval")]
+    notes = [*_left_out(rows[~is_complete], ", evaluated in part; run lengthgen eval")]
     rows = rows[is_complete]
     rows = rows[rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")]
     targets = rows["targets"].map(lambda K: "" if pd.isna(K) else f"K={K:g}, ")
@@ -87,7 +87,7 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     counts = rows.groupby(["protocol", "condition"])["curve"].agg(["nunique", "size"])
     ordered = counts.sort_values(["nunique", "size"]).reset_index()
     chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
-    remedy = "evaluated unlike the others; run lengthgen eval with their lengths and eval.*"
+    remedy = "evaluated with other settings than most; run lengthgen eval with those"
     for condition, others in rows[rows["condition"] != chosen].groupby("condition"):
         notes += _left_out(others, f": {condition}, {remedy}")
     rows = _labelled(rows[rows["condition"] == chosen], varied=varied)
@@ -95,7 +95,7 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     curve = ["series", "protocol"]
     is_first = rows["run"] == rows.groupby([*curve, "seed"])["run"].transform("min")
     repeated = sorted(set(rows.loc[~is_first, "run"]))
-    notes += [f"Not shown: {run}, another run of one seed" for run in repeated]
+    notes += [f"Not shown: {run}, a second run of one seed" for run in repeated]
     rows = rows[is_first].drop(columns=["condition", "curve"])
     n_seeds = rows.groupby(curve)["seed"].transform("nunique")
     is_common = 2 * rows.groupby([*curve, "length"])["seed"].transform("nunique") > n_seeds

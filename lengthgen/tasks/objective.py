@@ -187,7 +187,7 @@ def _tests(length: int, plan: Plan) -> Iterator[Span]:
 
 ANSWERS = AnswersProtocol(
     name="answers",
-    summary="answers of a task: right if all of it, its end included, is most likely",
+    summary="answers of a task: correct if greedy decoding writes all of it and its end",
     source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
     place=_tests,
     objective=Answers,

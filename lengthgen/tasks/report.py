@@ -48,20 +48,15 @@ class TaskResults:
 
 def results_of(rows: pd.DataFrame) -> list[TaskResults]:
     """Returns what the rows of each task show."""
-    of_tasks = rows.loc[rows["protocol"] == "answers"]
     results: dict[str, TaskResults] = {}
-    for selection in sorted(select(of_tasks), key=lambda text: str(text.rows["corpus"].iloc[0])):
+    selections = select(rows.loc[rows["protocol"] == "answers"])
+    for selection in sorted(selections, key=lambda text: text.rows["corpus"].iloc[0]):
         first = selection.rows.iloc[0]
-        name = str(first["corpus"])
+        name = first["corpus"]
         name = f"{name}-{first['fingerprint'][:6]}" if name in results else name
-        results[name] = TaskResults(
-            name=name,
-            measured=accuracies(selection.rows),
-            selection=selection,
-            unit=str(first["unit"]),
-            chance=float(first["chance"]),
-            train_length=int(first["train_length"]),
-        )
+        about = first[["unit", "chance", "train_length"]].to_dict()
+        measured = accuracies(selection.rows)
+        results[name] = TaskResults(name=name, measured=measured, selection=selection, **about)
     return [*results.values()]
 
 

@@ -118,7 +118,8 @@ def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:
     (selection,) = select(cut)
     left = selection.rows[(selection.rows["length"] == 1024) & (selection.rows["seed"] == 1)]
     assert len(left) == 0
-    assert "Not shown: rope-s1 (tail at 1k), scored in part; run lengthgen eval" in selection.notes
+    note = "Not shown: rope-s1 (tail at 1k), evaluated in part; run lengthgen eval"
+    assert note in selection.notes
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_what_was_evaluated_otherwise_is_named_and_the_others_are_shown(
     assert names(*tables) == ["rope", "t5"]
     left_out = [note for note in notes(*tables) if "Not shown" in note]
     assert len(left_out) == 3
-    assert f"alibi-s1 (tail at 256, 512, 1k, 2k): {why}, evaluated unlike" in left_out[0]
+    assert f"alibi-s1 (tail at 256, 512, 1k, 2k): {why}, evaluated with other" in left_out[0]
 
 
 def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:
@@ -152,7 +153,7 @@ def test_of_runs_of_one_seed_the_first_is_kept_and_the_other_named() -> None:
     again = frame(9.0, seeds=(1,)).assign(run="rope-zz")
     (selection,) = select(pd.concat([frame(3.0), again]))
     assert "rope-zz" not in set(selection.rows["run"])
-    assert "Not shown: rope-zz, another run of one seed" in selection.notes
+    assert "Not shown: rope-zz, a second run of one seed" in selection.notes
 
 
 @pytest.mark.parametrize(
