@@ -220,7 +220,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Generator[Path]:
-    """Yields a folder aside, which becomes the new one in one step; it goes if an error is raised.
+    """Yields a folder aside, which becomes the new one on disk in one step, or goes at an error.
 
     Raises UserError for what cannot be written.
     """
@@ -229,7 +229,10 @@ def new_folder(path: Path) -> Generator[Path]:
         with writing(path):
             aside.mkdir(parents=True)
             yield aside
+            for file in (*aside.rglob("*"), aside):
+                sync(file)
             aside.rename(path)
+            sync(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

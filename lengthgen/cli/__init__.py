@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from lengthgen import __version__
-from lengthgen.cli import evaluate, generate, lists, report, runs, sweep, track, train, tune
+from lengthgen.cli import data, evaluate, generate, lists, report, runs, sweep, track, train, tune
 from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.config.registry import rooms
 from lengthgen.errors import Stopped, UserError, out_of_memory
@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": evaluate.evaluate_runs,
     "generate": generate.generate_text,
     "report": report.write_report,
+    "data": data.show_corpus,
     "list": lists.list_kind,
     "show": runs.show_runs,
     "rm": runs.remove_runs,

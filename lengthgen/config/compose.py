@@ -142,6 +142,7 @@ def compose(
     mandatory value, or a YAML file that is not valid.
     """
     _folders(config_dir)  # refuses what Hydra would warn of
+    overrides = [word for given in overrides for word in _spelled_out(given)]
     parsed = _parse(overrides)
     for override in parsed:
         if override.is_sweep_override():
@@ -340,10 +341,20 @@ def _refuse_unknown_choice(override: Override, config_dir: Path | None) -> None:
     near = name.lower()
     if group == "scheme" and near in choices(VARIANT, config_dir=config_dir):
         remedy = f"{near} is a variant of a trained scheme: give eval.variants=[{near}]"
+    elif group == "corpus" and Path(name).exists():
+        remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
     else:  # "Rotary position embedding." describes rope
         titled = [c for c, file in known.items() if describe(file).lower().startswith(f"{near} ")]
         remedy = suggestion([*titled, near][0] if near not in known else near, known)
     raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
+
+
+def _spelled_out(word: str) -> list[str]:
+    """Returns what corpus=OWNER/NAME is short for: a dataset of the Hugging Face Hub."""
+    short = re.fullmatch(r"corpus=(\w[\w.-]*/[\w.-]+)", word)
+    if short is None or Path(short[1]).exists():
+        return [word]
+    return ["corpus=hub", f"corpus.repo={short[1]}"]
 
 
 def _changed(

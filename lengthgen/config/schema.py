@@ -65,7 +65,8 @@ def _with_absolute_paths(arguments: Any) -> Any:
 
 
 LARGEST = 10**12  # of numbers that count something: more is a slip of the finger
-TOKENIZERS = ("bpe", "bytes", "characters")  # any other is the path of a tokenizer.json
+TOKENIZERS = ("bpe", "bytes", "characters")  # any other is a tokenizer.json, or a name of the Hub
+HUB_NAME = r"(?!.*\.json$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"  # OWNER/NAME@REVISION
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
 Integer = Annotated[int, BeforeValidator(_number)]
 Number = Annotated[float, BeforeValidator(_number)]
@@ -159,7 +160,8 @@ class Corpus(Section):
     name: Name
     source: Word
     tokenizer: Annotated[
-        Word, AfterValidator(lambda name: name if name in TOKENIZERS else str(_absolute(name)))
+        Word,
+        AfterValidator(lambda n: n if re.fullmatch(HUB_NAME, n) else str(_absolute(n))),
     ]
     # The largest published vocabularies have a quarter of that.
     vocab_size: Annotated[Integer, Field(ge=257, le=2**20)]
@@ -470,6 +472,7 @@ def from_overrides(
     if "scheme.name" not in keys:
         _name_by_parts(plain["scheme"], config_dir)
     _apply_tuned(plain, overrides)
+    _settle_corpus(plain["corpus"])
     return from_plain(plain, config_dir=config_dir)
 
 
@@ -482,6 +485,16 @@ def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
         more, fewer = sorted({*parts} - {*own}), sorted({*own} - {*parts})
         words = [f"with_{part}" for part in more] + [f"without_{part}" for part in fewer]
         scheme["name"] = ".".join([str(name), *words])
+
+
+def _settle_corpus(corpus: Any) -> None:
+    """Names a dataset of the Hub as it is there, and makes the path of a tokenizer absolute."""
+    given = corpus if isinstance(corpus, dict) else {}
+    if given.get("name") is None and isinstance(given.get("repo"), str):
+        given["name"] = re.sub(r"[^A-Za-z0-9_.]", "_", Path(given["repo"]).name)[:64]
+    tokenizer = given.get("tokenizer")
+    if tokenizer not in (None, *TOKENIZERS) and os.path.exists(tokenizer):
+        given["tokenizer"] = str(_absolute(tokenizer))
 
 
 class Rates(Section):

@@ -69,18 +69,33 @@ class TokenizedCorpus:
         """The token of a document that is its first target: without bos, the second one."""
         return int(self.bos_id is None)
 
+    def document_lengths(self, split: str) -> NDArray[np.int64]:
+        """Returns the tokens of each document of a split, before packing, [n_documents]."""
+        documents: Split = getattr(self, split)
+        if not self.packed:
+            return documents.lengths
+        between = find_bos(read_tokenizer(self.tokenizer_path))
+        breaks = np.flatnonzero(documents.tokens == between)
+        return np.diff([-1, *breaks, len(documents.tokens)]) - 1
+
 
 def load(
-    corpus: schema.Corpus, *, cache_dir: Path, say: Say, fingerprint: str | None = None
+    corpus: schema.Corpus,
+    *,
+    cache_dir: Path,
+    say: Say,
+    fingerprint: str | None = None,
+    with_training: bool = True,
 ) -> TokenizedCorpus:
     """Returns the tokenised corpus from the cache, which is built first if it is not there.
 
     With the fingerprint of a run, the cache that it names is used, whatever the text is now.
+    Without its training split, which is not read then, it is another corpus.
     """
     metas = sorted(cache_dir.glob("[!.]*/meta.json")) if fingerprint else []
     with one_line_errors(cache_dir):
         named = [path.parent for path in metas if str(fingerprint) in path.read_text()]
-    folder = named[0] if named else _ensured(corpus, cache_dir, say)
+    folder = named[0] if named else _ensured(corpus, cache_dir, say, with_training=with_training)
     with one_line_errors(folder):
         try:
             meta = json.loads((folder / "meta.json").read_text())
@@ -107,27 +122,28 @@ def load(
     )
 
 
-def _ensured(corpus: schema.Corpus, cache_dir: Path, say: Say) -> Path:
+def _ensured(corpus: schema.Corpus, cache_dir: Path, say: Say, *, with_training: bool) -> Path:
     """Returns the folder named by all that decides the tokens, and builds it if need be."""
     source = sources.source_of(corpus)
     tokenizer = given_tokenizer(corpus, source)
     decides = {
-        "format": FORMAT,
+        "format": FORMAT if with_training else f"{FORMAT}, validation alone",
         "corpus": corpus.model_dump(mode="json", exclude={"name", "bos"}),
         "code": code_of(type(source)),
         "data": source.data_key(),
         "tokenizer": [tokenizers.__version__, tokenizer and tokenizer.to_str()],
     }
     key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
-    build = Build(cache_dir / f"{corpus.name}-{key}", corpus, source, tokenizer, say)
-    build.ensure()
-    return build.folder
+    folder = cache_dir / f"{corpus.name}-{key}"
+    Build(folder, corpus, source, tokenizer, say, with_training).ensure()
+    return folder
 
 
 def _split(folder: Path, name: str, vocab_size: int) -> Split:
-    examples = folder / f"{name}.examples.json"
+    examples, path = folder / f"{name}.examples.json", folder / f"{name}.bin"
+    dtype = id_type(vocab_size)
     return Split(
-        tokens=np.memmap(folder / f"{name}.bin", dtype=id_type(vocab_size), mode="r"),
+        tokens=np.memmap(path, dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype),
         offsets=np.fromfile(folder / f"{name}.offsets.bin", dtype="<i8"),
         names=json.loads((folder / f"{name}.names.json").read_text()),
         examples=np.array(json.loads(examples.read_text())) if examples.exists() else None,

@@ -3,7 +3,7 @@
 A folder per corpus, CACHE_DIR/NAME-HASH, where HASH covers all that decides the tokens:
 train.bin and validation.bin (token ids, little-endian uint16, or uint32 if the vocabulary needs
 it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json, meta.json.
-It is built next to its place, as .NAME-HASH.building under a lock, and renamed when complete.
+It is built next to its place under a lock, as .NAME-HASH.PID, and renamed when complete.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from lengthgen.data.tokenizer import (
     train_tokenizer,
 )
 from lengthgen.errors import UserError
-from lengthgen.files import sha256_of, sync
+from lengthgen.files import new_folder, sha256_of
 
 SPLITS = ("train", "validation")
 BATCH = 1_000_000  # characters that are encoded in one call
@@ -72,6 +72,7 @@ class Build:
     source: Source
     tokenizer: tokenizers.Tokenizer | None  # None: is to be trained
     say: Say
+    with_training: bool  # False: the training split is not read, and has no documents
 
     def ensure(self) -> None:
         """Builds the folder unless it is there. One process builds, others wait for it."""
@@ -87,18 +88,10 @@ class Build:
                 stack.enter_context(lock)
             if self.folder.is_dir():  # another process has built it meanwhile
                 return
-            aside = self.folder.with_name(f".{self.folder.name}.building")
-            shutil.rmtree(aside, ignore_errors=True)  # what a killed process left
-            try:
-                aside.mkdir()
+            for left in self.folder.parent.glob(f".{self.folder.name}.[0-9]*"):
+                shutil.rmtree(left)  # of a process that was killed
+            with new_folder(self.folder) as aside, one_line_errors(self.folder.parent):
                 self.write(aside)
-                for path in (*aside.iterdir(), aside):
-                    sync(path)
-                aside.rename(self.folder)
-                sync(self.folder.parent)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
 
     def write(self, folder: Path) -> None:
         """Writes all files. Raises UserError for text that is none, or that is not there."""
@@ -122,9 +115,12 @@ class Build:
     def write_texts(self, folder: Path, split: str) -> list[Text]:
         """Writes the documents of a split that are not empty, one after another."""
         name, texts, n_empty = self.corpus.name, list[Text](), 0
+        held_out, documents = split == "validation", iter(())
+        if held_out or self.with_training:
+            documents = sources.documents(self.corpus, self.source, held_out=held_out)
         progress = Progress(f"reading {split} documents", self.say)
         with (folder / f"{split}.text").open("wb") as file:
-            for d in sources.documents(self.corpus, self.source, held_out=split == "validation"):
+            for d in documents:
                 try:
                     raw = d.text.encode()
                 except (UnicodeEncodeError, AttributeError):
@@ -139,7 +135,7 @@ class Build:
                     progress.advance(len(raw))
         if n_empty:
             self.say(f"{n_empty:,} {split} documents are empty, and left out")
-        if not texts:
+        if not texts and (held_out or self.with_training):
             raise UserError(
                 f"corpus={name}: the {split} split has no documents with text; give more, or "
                 "longer ones"
@@ -154,7 +150,7 @@ class Build:
         If packed, the bos token stands between two documents and all of them are one document.
         """
         corpus, cut = self.corpus, finds_words_as_gpt2(tokenizer)
-        if not cut and max(text.n_bytes for text in texts) > PIECE:
+        if not cut and max((text.n_bytes for text in texts), default=0) > PIECE:
             self.say(f"{corpus.tokenizer}: long documents are encoded whole, at 150 bytes a byte")
         n_bytes_of, bos_id = token_bytes(tokenizer), find_bos(tokenizer)
         dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
@@ -177,7 +173,7 @@ class Build:
                     progress.advance(n_bytes)
         (folder / f"{split}.text").unlink()
         names = [text.name for text in texts]
-        if corpus.packed:
+        if corpus.packed and texts:
             names = [f"{len(texts)} documents, packed"]
             lengths = [sum(lengths) + len(lengths) - 1]
         np.cumsum([0, *lengths], dtype="<i8").tofile(folder / f"{split}.offsets.bin")
@@ -187,7 +183,7 @@ class Build:
             (folder / f"{split}.examples.json").write_text(examples)
         n_bytes = sum(text.n_bytes for text in texts)
         counts = {"documents": len(texts), "tokens": sum(lengths), "bytes": n_bytes}
-        return {**counts, "longest": max(lengths)}
+        return {**counts, "longest": max(lengths, default=0)}
 
     def encoded(self, texts: list[str], tokenizer: tokenizers.Tokenizer) -> list[NDArray[Any]]:
         """Returns the token ids of texts."""

@@ -1,6 +1,7 @@
-"""Byte-level tokenizers: a BPE trained on the corpus, bytes, or a given tokenizer.json."""
+"""Byte-level tokenizers: a BPE trained on the corpus, bytes, a tokenizer.json or one of the Hub."""
 
 import json
+import os
 import re
 import threading
 import time
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lengthgen.config import schema
+from lengthgen.config.schema import TOKENIZERS
 from lengthgen.data.sources import Say, Source
-from lengthgen.errors import UserError, suggestion
+from lengthgen.data.sources.hub import hub_or_cache
+from lengthgen.errors import UserError, first_line, suggestion
 
 T = TypeVar("T")
 BOS = "<|bos|>"
@@ -40,7 +43,7 @@ def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokeniz
                 "tokenizer.json"
             )
         return _byte_level([byte_characters()[ord(letter)] for letter in source.characters])
-    tokenizer = read_tokenizer(Path(corpus.tokenizer).expanduser())
+    tokenizer = read_tokenizer(_path_of(corpus.tokenizer))
     if find_bos(tokenizer) is None and (corpus.bos or corpus.packed):
         key = "packed" if corpus.packed else "bos"
         raise UserError(
@@ -50,12 +53,35 @@ def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokeniz
     return tokenizer
 
 
+def _path_of(name: str) -> Path:
+    """Returns the path of a tokenizer.json, that of a repository of the Hub downloaded first."""
+    if os.path.isabs(name):
+        return Path(name, "tokenizer.json") if os.path.isdir(name) else Path(name)
+    import huggingface_hub
+
+    remedy = f"give a tokenizer.json; {suggestion(name, TOKENIZERS[:2])}"
+    repo, _, revision = name.partition("@")
+    try:
+        with hub_or_cache(f"corpus.tokenizer: {name} is no file; it", remedy=remedy):
+            path = huggingface_hub.hf_hub_download(
+                repo, "tokenizer.json", revision=revision or None
+            )
+    except UserError:
+        raise
+    except Exception as error:  # of the library and of what it fetches with
+        raise UserError(
+            f"corpus.tokenizer: {name} is no file, and the Hub has no tokenizer.json of that name "
+            f"({first_line(error)[:200]}); {remedy}"
+        ) from None
+    return Path(path)
+
+
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     """Reads a byte-level tokenizer.json; special tokens in a text are encoded as plain text."""
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
     except FileNotFoundError:
-        wrong = f"does not exist; give a tokenizer.json; {suggestion(path.name, ('bpe', 'bytes'))}"
+        wrong = f"does not exist; give a tokenizer.json; {suggestion(path.name, TOKENIZERS[:2])}"
     except OSError as error:
         wrong = f"cannot be read: {error.strerror}"
     except Exception as error:  # the library raises nothing narrower

@@ -132,7 +132,7 @@ def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
     """
     wanted, trained = config.eval, config.train.length
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
-    in_training = int(corpus.train.lengths.max())
+    in_training = int(corpus.train.lengths.max(initial=0)) if config.train.tokens else trained
     deepest = max(_depth(config, length) for length in wanted.lengths)
     if trained <= in_training and deepest <= longest:
         common = wanted.reach if wanted.reach <= longest else _doubled(trained, longest)

@@ -77,8 +77,13 @@ class Plan:
 
     @cached_property
     def log_frequency(self) -> Nats:
-        """The log probability of each token by its frequency in training, plus one, [V]."""
-        V, tokens = self.corpus.vocab_size, self.corpus.train.tokens[:UNIGRAM_TOKENS]
+        """The log probability of each token by its frequency in training, plus one, [V].
+
+        Without training text, by that in validation.
+        """
+        corpus, V = self.corpus, self.corpus.vocab_size
+        split = corpus.train if len(corpus.train.tokens) else corpus.validation
+        tokens = split.tokens[:UNIGRAM_TOKENS]
         counts = np.bincount(tokens, minlength=V) + 1.0
         return np.log(counts / counts.sum())
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from lengthgen import pipeline
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain, to_plain
+from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
@@ -70,12 +71,10 @@ def _folder(source: str, say: Callable[[str], None]) -> Path:
         import huggingface_hub
 
         say(f"downloading {source} from the Hugging Face Hub")
+        about: dict[str, Any] = {"revision": revision or None, "allow_patterns": FILES}
         try:
-            folder = Path(
-                huggingface_hub.snapshot_download(
-                    repo, revision=revision or None, allow_patterns=FILES
-                )
-            )
+            with hub_or_cache(repo, remedy="give a folder in Hugging Face layout"):
+                folder = Path(huggingface_hub.snapshot_download(repo, **about))
         except Exception as error:  # of the library and of what it fetches with
             raise UserError(
                 f"{source}: no such folder, and no download from the Hub: {first_line(error)}"
@@ -116,6 +115,8 @@ def _config(
 ) -> Config:
     """Returns the configuration of a run that begins with these weights and takes no step."""
     words = [*words, f"train.length={T}", f"train.batch_tokens={T}", "train.precision=fp32"]
+    if not any(word.startswith("eval.deduplicate=") for word in words):
+        words.append("eval.deduplicate=false")  # it has not read the corpus's training text
     base = from_overrides(words, config_dir=None, plugins=[])
     path = tensors.folder / "tokenizer.json"
     kept = base.runtime.root / ".tokenizers" / f"{sha256_of(path)[:12]}.json"

@@ -105,10 +105,17 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 
 
 def load_corpus(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> TokenizedCorpus:
-    """Returns the corpus of a run. Raises UserError if the run was begun on other tokens."""
-    fingerprint = read_provenance(run_dir, run=config.run_id).get("fingerprint")
-    cache_dir = config.runtime.cache_dir
-    corpus = corpora.load(config.corpus, cache_dir=cache_dir, say=say, fingerprint=fingerprint)
+    """Returns the corpus of a run. Raises UserError if the run was begun on other tokens.
+
+    That of an imported model has no training text, unless it is compared with the validation text.
+    """
+    corpus = corpora.load(
+        config.corpus,
+        cache_dir=config.runtime.cache_dir,
+        say=say,
+        fingerprint=read_provenance(run_dir, run=config.run_id).get("fingerprint"),
+        with_training=config.train.tokens > 0 or config.eval.deduplicate,
+    )
     check_corpus(run_dir, corpus, run=config.run_id)
     return corpus
 

@@ -16,8 +16,9 @@ import filelock
 import numpy as np
 import pytest
 import tokenizers
+from commands import here
 from repository import ROOT
-from small_corpora import TEXTS, files, load, synthetic
+from small_corpora import TEXTS, files, load, synthetic, write
 
 from lengthgen.config import schema
 from lengthgen.data import corpora
@@ -244,6 +245,28 @@ def test_a_run_reads_the_tokens_of_its_fingerprint_whatever_the_text_is_now(
     assert now.fingerprint != begun.fingerprint
 
 
+# lengthgen data
+
+
+@pytest.mark.parametrize("packed", ["false", "true"])
+def test_data_shows_how_many_documents_are_how_long_and_reach_what(
+    tmp_path: Path, packed: str
+) -> None:
+    write(tmp_path, {f"train/{i}.txt": "x" * 40 for i in range(6)})
+    write(tmp_path, {"train/a.txt": "x" * 130, "validation/b.txt": "x" * 70, "c.log": "no"})
+    words = [f"corpus.path={tmp_path}", f"runtime.root={tmp_path / 'runs'}", "train.length=32"]
+    ran = here("data", "files", *words, "corpus.tokenizer=bytes", f"corpus.packed={packed}")
+    sizes, bins, reached, end = (part.splitlines() for part in ran.out.split("\n\n"))
+    assert sizes[1:] == ["train\t7\t370\t40\t130\t1.00", "validation\t1\t70\t70\t70\t1.00"]
+    assert bins[1:] == [
+        f"32 to 63\t6\t0\t{'#' * 30}",
+        f"64 to 127\t0\t1\t{'#' * 5}",
+        f"128 to 255\t1\t0\t{'#' * 5}",
+    ]
+    assert reached[1:5] == ["T\t32\t7\t1", "2T\t64\t1\t1", "4T\t128\t1\t0", "8T\t256\t0\t0"]
+    assert end[0].startswith("packed: ") == (packed == "true")
+
+
 # The cache
 
 
@@ -254,10 +277,10 @@ def test_a_build_that_was_killed_leaves_nothing_that_is_trusted(
     killed.communicate(timeout=300)
     assert killed.returncode == -signal.SIGKILL
     (left,) = folders(cache_dir)
-    assert left.name.endswith(".building")
+    assert left.name.startswith(".files-")
     again = elsewhere(files(folder), cache_dir).communicate(timeout=300)[0]
     assert again == load(files(folder), tmp_path / "other").corpus.fingerprint
-    assert not list(cache_dir.glob("*.building"))
+    assert not list(cache_dir.glob(".files-*[0-9]/"))
 
 
 def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: Path) -> None:

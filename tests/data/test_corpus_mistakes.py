@@ -70,8 +70,14 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, NO_TRAIN),
     (HELD, "", {}, NO_TRAIN.replace("train", "validation")),
     ({"a.txt": "A", "b.jsonl": '{"text": "\\ud800"}'}, "", {}, "b.jsonl:1 is no text that UTF-8"),
-    (TEXTS, "", {"tokenizer": "bite"}, "/bite does not exist; give a tokenizer.json; did you m"),
-    (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: {} cannot be read: Is a directory"),
+    (
+        TEXTS,
+        "",
+        {"tokenizer": "bite"},
+        "corpus.tokenizer: bite is no file; it is not cached here, a",
+    ),
+    (TEXTS, "", {"tokenizer": "{}/bite"}, "/bite does not exist; give a tokenizer.json; did you m"),
+    (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: {}/tokenizer.json does not exist"),
     (TEXTS, "", {"tokenizer": "{}/plain.txt"}, "plain.txt is not a tokenizer.json of the tokenize"),
     (TEXTS, "", {"tokenizer": "characters"}, "corpus.tokenizer: characters are those of a task"),
 ]

@@ -1,20 +1,22 @@
-"""The Hub: articles rebuilt from lines, and a local folder in its layout, read by its client."""
+"""The Hub: a stub of it on this machine, and a local folder in its layout, read by its client."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from repository import ROOT
 from small_corpora import error_of, read_all, write
 
 from lengthgen.config import schema
-from lengthgen.data.sources.hub import articles
+from lengthgen.data.tokenizer import train_tokenizer
+from lengthgen.pipeline import validate
 
 pytestmark = pytest.mark.slow
 
-ROWS = [
-    *("", " = One = \n", "", " Body of one . \n", " = not a title = \n", "", " = = Section = = \n"),
-    *("", " = = = Deeper = = = \n", "", " More of one . \n", "", " = A = B = \n", ""),
-    " Body of two . \n",
-]
 README = """---
 configs:
 - config_name: raw
@@ -25,16 +27,16 @@ configs:
     path: raw/validation-*
 ---
 """
+TEXT = "the cat sat on the mat. " * 20
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as Salesforce/wikitext is: a parquet per split, named in the README."""
-    name = "raw/{}-00000-of-00001.parquet".format
-    train: dict[str, list[object]] = {"text": [*ROWS, "", *ROWS], "row": [*range(31)]}
-    validation: dict[str, list[object]] = {"text": [*ROWS], "row": [*range(15)]}
-    contents = {name("train"): train, name("validation"): validation, "README.md": README}
-    return write(tmp_path_factory.mktemp("hub"), contents)
+    """A folder as a dataset of the Hub is: a parquet per split, named in the README."""
+    train: dict[str, list[object]] = {"text": [*"abc", None, TEXT], "row": [*range(5)]}
+    files: dict[str, Any] = {"raw/train-0.parquet": train, "README.md": README}
+    files["raw/validation-0.parquet"] = {"text": ["d", TEXT], "row": [0, 1]}
+    return write(tmp_path_factory.mktemp("hub"), files)
 
 
 @pytest.fixture(autouse=True)
@@ -42,49 +44,89 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
 
 
-def corpus(repo: Path | str, **changes: object) -> schema.Corpus:
-    plain = {"name": "hub", "source": "hub", "repo": str(repo), "subset": "raw"}
-    shared = {"tokenizer": "bpe", "vocab_size": 300, "bos": True, "packed": False}
-    return schema.Corpus.model_validate({**plain, **shared, "held_out": "validation", **changes})
+def corpus(repo: Path | str, *words: str) -> schema.Corpus:
+    given = ["corpus=hub", f"corpus.repo={repo}", "corpus.subset=raw", *words]
+    return validate(schema.from_overrides(given, config_dir=None, plugins=[])).corpus
 
 
-def test_an_article_goes_from_its_title_to_the_next_one_and_no_line_is_lost() -> None:
-    (first, one), (second, two) = articles(ROWS)
-    assert (first, second) == ("One", "A = B")
-    assert one.endswith(" = = = Deeper = = = \n\n More of one . \n\n")
-    assert (one + two).splitlines() == [row.rstrip("\n") for row in ROWS[1:]]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_articles_are_the_same_in_every_way_to_read_them(repository: Path, streaming: bool) -> None:
-    train, validation = read_all(corpus(repository, rows="wikitext_lines", streaming=streaming))
-    numbered = ("1 One", "2 A = B", "3 One", "4 A = B")
-    assert [d.name for d in train] == [f"train:{name}" for name in numbered]
-    assert [d.name for d in validation] == [f"validation:{name}" for name in numbered[:2]]
-    assert [d.text for d in validation] == [text for _, text in articles(ROWS)]
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_rows_with_text_are_documents_in_every_way_to_read_them(
+    repository: Path, streaming: str
+) -> None:
+    splits = read_all(corpus(repository, f"corpus.streaming={streaming}"))
+    named = [{d.name: d.text for d in split} for split in splits]
+    assert named[0] == {"train:1": "a", "train:2": "b", "train:3": "c", "train:5": TEXT}
+    assert named[1] == {"validation:1": "d", "validation:2": TEXT}
 
 
 def test_the_first_training_documents_validate_if_there_is_no_such_split(repository: Path) -> None:
-    first = {"validation_split": None, "validation_documents": 1, "documents": 2}
-    train, validation = read_all(corpus(repository, rows="wikitext_lines", **first))
-    assert [d.name for d in validation] == ["train:1 One"]
-    assert [d.name for d in train] == ["train:2 A = B", "train:3 One"]
+    words = "corpus.validation_split=null", "corpus.validation_documents=1", "corpus.documents=2"
+    train, validation = read_all(corpus(repository, *words))
+    assert [d.name for d in validation] == ["train:1"]
+    assert [d.name for d in train] == ["train:2", "train:3"]
 
 
 @pytest.mark.parametrize(
-    ("repo", "changes", "message"),
+    ("repo", "word", "message"),
     [
-        ("elsewhere", {}, "corpus.repo: cannot read {}/elsewhere (corpus.subset=raw, split train"),
-        ("", {"subset": "rw"}, "(corpus.subset=rw, split train, revision newest): BuilderConfig"),
-        ("", {"train_split": "trian"}, "split trian, revision newest): Unknown split"),
-        ("", {"text_column": "body"}, "no text in column 'body'; set corpus.text_column to one"),
-        ("", {"text_column": "row"}, "no text in column 'row'; set corpus.text_column to one of"),
-        ("", {"validation_split": None}, "corpus: validation_documents: a number is required"),
+        ("", "corpus.subset=rw", "(corpus.subset=rw, revision newest): BuilderConfig 'rw' not fo"),
+        ("raw", "corpus.subset=null", "corpus.train_split: {}/raw has no split trian, but train"),
+        ("", "corpus.text_column=body", "row 1 of {} has no text in column 'body'; set corpus.te"),
+        ("", "corpus.text_column=row", "no text in column 'row'; set corpus.text_column to one of"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_key(
-    repository: Path, repo: str, changes: dict[str, object], message: str
+    repository: Path, repo: str, word: str, message: str
 ) -> None:
-    said = error_of(corpus(repository / repo, **changes))
+    split = "corpus.train_split=trian" if repo else "corpus.train_split=train"
+    said = error_of(corpus(repository / repo, word, split))
     assert message.replace("{}", str(repository)) in said
     assert said.startswith("corpus")
+
+
+CLIENT = """
+import json, os, sys
+from pathlib import Path
+from hub_stub import served
+
+root, repository, tokenizer = map(Path, sys.argv[1:])
+
+def data(*words):
+    ran = here("data", *words, "corpus.subset=raw", f"runtime.root={root}/runs")
+    said.append(ran.out + ran.err)
+
+said = []
+with served({"datasets/o/tiny-1": repository, "gpt": tokenizer}) as url:
+    os.environ |= {"HF_ENDPOINT": url, "HF_HOME": str(root)}
+    from commands import here  # not before: the libraries read these when they are imported
+
+    data("o/tiny-1", "corpus.tokenizer=gpt", "corpus.streaming=false")
+    data("o/tiny-2")
+    data("o/tiny-1", "corpus.tokenizer=byte")
+data("o/tiny-1", "corpus.tokenizer=gpt", "corpus.documents=2")
+data("o/tiny-2")
+sys.stdout.write(json.dumps(said))
+"""
+
+
+def test_the_hub_is_read_by_its_names_and_from_the_cache_where_it_does_not_answer(
+    repository: Path, tmp_path: Path
+) -> None:
+    train_tokenizer([TEXT], vocab_size=300, say=print).save(str(tmp_path / "tokenizer.json"))
+    path = f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}"
+    ran = subprocess.run(
+        [sys.executable, "-c", CLIENT, tmp_path, repository, tmp_path],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    online, no_dataset, no_tokenizer, cached, offline = json.loads(ran.stdout)
+    for said in (online, cached):
+        assert "\nvalidation\t2\t" in said
+        assert "/runs/.cache/tiny_1-" in said
+    assert "'o/tiny-2' doesn't exist on the Hub" in no_dataset
+    assert "byte is no file, and the Hub has no tokenizer.json of that name" in no_tokenizer
+    assert "corpus.repo: o/tiny-2 is not cached here, and http://127.0.0.1:" in offline
+    assert "Retrying" not in ran.stderr

@@ -51,18 +51,24 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
         **{"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""},
         **{"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},
         **{"k.json": '[{"text": "J"}, {"text": null}]', "n.csv.zst": zstd},
-        "p.json": '{\n"text": "O"}',
-        "o.txt": gzip.compress(b"L"),
+        "r.json": '{\n"text": "O"}',
+        **{"o.txt": gzip.compress(b"L"), "q/state.json": "{}", "q/dataset_info.json": "{}"},
     }
     write(tmp_path, contents)
+    table = pa.table({"text": ["M", None]})
+    for name, new in (("p.arrow", pa.ipc.new_file), ("q/data.arrow", pa.ipc.new_stream)):
+        with new(str(tmp_path / name), table.schema) as arrow:  # the latter as by save_to_disk
+            arrow.write(table)
     said = load(files(tmp_path, tokenizer="bytes"), cache_dir).said
     train, validation = read_all(files(tmp_path))
     named = {"a.txt": "A", "b/c.md": "B", "d.py": "C", "f.jsonl:1": "D", "f.jsonl:3": "E"}
     named |= {"g.parquet:1": "F", "g.parquet:3": "G", "j.jsonl.gz:1": "H", "m.csv:1": "I"}
-    named |= {"k.json:1": "J", "n.csv.zst:1": "K", "o.txt": "L", "p.json:1": "O"}
+    named |= {"k.json:1": "J", "n.csv.zst:1": "K", "o.txt": "L", "p.arrow:1": "M"}
+    named["r.json:1"] = "O"
+    named["q/data.arrow:1"] = "M"
     assert {d.name: d.text for d in train + validation if d.text} == named
-    assert said[0] == f"reading 12 files of {tmp_path}; not read: 2 .so, 1 .log"
-    assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 3
+    assert said[0] == f"reading 14 files of {tmp_path}; not read: 2 .json, 2 .so, 1 .log"
+    assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 5
 
 
 def test_names_and_split_do_not_depend_on_how_or_where_files_are_named(tmp_path: Path) -> None:

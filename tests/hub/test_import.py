@@ -12,6 +12,7 @@ import torch
 from commands import here
 from safetensors.torch import load_file, save_file
 from small import SMALL, close
+from small_corpora import write
 from torch import Tensor
 from trained import rows_of
 
@@ -204,6 +205,20 @@ def test_an_embedding_of_over_65535_rows_and_a_bos_token_are_the_tokenizers_own(
     assert (corpus.vocab_size, corpus.bos_id) == (70_000, 0)
     assert corpus.validation.tokens.dtype.itemsize == 4
     assert our_model(run_dir).embedding.num_embeddings == rows
+
+
+def test_only_validation_text_is_read_for_an_imported_model_unless_overlaps_are_asked_for(
+    save: Callable[..., Path], tmp_path: Path
+) -> None:
+    text = {"train/a.txt": b"not UTF-8: \xff", "validation/a.txt": b"the quick brown fox " * 99}
+    corpus = ["corpus=files", f"corpus.path={write(tmp_path / 'texts', text)}"]
+    sizes = [word for word in TEXT if not word.startswith("corpus")]
+    root = f"runtime.root={tmp_path / 'runs'}"
+    run_dir = here("import", str(save(their_model("llama"))), *corpus, *sizes, root).out.strip()
+    ran = here("eval", *words(Path(run_dir)))
+    assert ran.code == 0, ran
+    assert {row["length"] for row in rows_of(Path(run_dir) / "eval.jsonl")} == {16, 32, 64}
+    assert "is not UTF-8" in here("eval", *words(Path(run_dir)), "eval.deduplicate=true").error
 
 
 def words(run_dir: Path, *more: str) -> list[str]:

@@ -42,7 +42,9 @@ def lengthgen_commands(page: str) -> list[str]:
 
 
 def needs_the_network(line: str) -> bool:
-    return any(word in line for word in ("corpus=pg19", "wandb=online", "lengthgen import"))
+    return any(
+        word in line for word in ("corpus=pg19", "TinyStories", "wandb=online", "lengthgen import")
+    )
 
 
 def runnable() -> dict[str, list[str]]:

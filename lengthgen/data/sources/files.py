@@ -1,4 +1,4 @@
-"""Documents of files on disk: text, Markdown and Python, and rows of JSON, CSV and parquet.
+"""Documents of files on disk: text, Markdown and Python, and rows of JSON, CSV, parquet and Arrow.
 
 The loaders of `datasets` are not used: they lose the line numbers that documents are named by,
 give None for a row without the column, and import in seconds.
@@ -24,12 +24,13 @@ from lengthgen.errors import UserError, suggestion
 from lengthgen.files import open_regular, utf8
 
 TEXT = (".txt", ".md", ".py")  # a document per file
-ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")  # a document per row
-COLUMNS = (".parquet",)
+ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
+COLUMNS = (".parquet", ".arrow")
+STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
 KINDS = f"{' '.join((*TEXT, *ROWS))}, also with .gz or .zst"
 COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by first bytes
 DATA = {  # that holds text and is not read
-    *(".arrow", ".bz2", ".docx", ".epub", ".feather", ".htm", ".html", ".pdf", ".rst"),
+    *(".bz2", ".docx", ".epub", ".feather", ".htm", ".html", ".pdf", ".rst"),
     *(".tar", ".tex", ".tgz", ".tsv", ".xml", ".xz", ".zip"),
 }
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
@@ -178,13 +179,11 @@ def _is_wide(first: bytes) -> bool:
 def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | None]:
     """Yields the text of each row of a file, None for a blank line."""
     match kind:
-        case ".parquet":
-            import pyarrow.parquet as pq
-
-            table = pq.ParquetFile(stream)
-            names = dict.fromkeys(table.schema_arrow.names)
-            text_of(names, column)  # raises ValueError where there is no such column
-            for batch in table.iter_batches(64, columns=[column]):
+        case ".parquet" | ".arrow":
+            fields, batches = _batches(stream, kind, column)
+            names = dict.fromkeys(fields)
+            text_of(dict(names), column)  # raises ValueError where there is no such column
+            for batch in batches:
                 yield from (text_of({**names, column: v.as_py()}, column) for v in batch[column])
         case ".csv":
             csv.field_size_limit(2**31 - 1)
@@ -214,10 +213,29 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _batches(stream: io.BufferedReader, kind: str, column: str) -> tuple[list[str], Iterator[Any]]:
+    """Returns the names of the columns and the batches of a file of parquet or Arrow."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if kind == ".parquet":
+        table: Any = pq.ParquetFile(stream)
+        return table.schema_arrow.names, table.iter_batches(64, columns=[column])
+    if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
+        reader: Any = pa.ipc.open_file(stream)
+        return reader.schema.names, (reader.get_batch(i) for i in range(reader.num_record_batches))
+    reader = pa.ipc.open_stream(stream)
+    return reader.schema.names, iter(reader)
+
+
 def _kind(path: Path) -> str:
     """Returns the suffix of a file in lower case, that before .gz and .zst."""
     name = Path(path.name.lower())
     return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
+
+
+def _is_read(path: Path) -> bool:
+    return _kind(path) in (*TEXT, *ROWS) and path.name not in STATE
 
 
 def _reason(error: Exception, kind: str) -> str:
@@ -252,7 +270,7 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
             hint = suggestion(name, near, otherwise=f"nothing in {folder} has a similar name")
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
-        readable = [Path(os.path.abspath(f)) for f in there if _kind(Path(f)) in (*TEXT, *ROWS)]
+        readable = [Path(os.path.abspath(f)) for f in there if _is_read(Path(f))]
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
         files.update(readable)

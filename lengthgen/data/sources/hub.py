@@ -1,15 +1,18 @@
 """Documents of a dataset on the Hugging Face Hub, or of a local folder laid out as one."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lengthgen.config.schema import Positive
 from lengthgen.data.sources import Document, Source, files, text_of
 from lengthgen.errors import UserError, first_line
+
+SECONDS = 5.0  # in which the Hub answers, or is out of reach
 
 
 @dataclass(kw_only=True)
@@ -25,7 +28,6 @@ class Hub(Source):
     train_split: str = "train"
     validation_split: str | None = "validation"
     text_column: str = "text"
-    rows: Literal["documents", "wikitext_lines"] = "documents"
     streaming: bool = False
     documents: Positive | None = None
     validation_documents: Positive | None = None
@@ -43,12 +45,7 @@ class Hub(Source):
         return files.states(files.walk(folder, "corpus.repo")) if folder.is_dir() else ""
 
     def description(self) -> str:
-        if Path(self.repo).is_dir():
-            return f"reading {self.repo}, a local folder laid out as a repository of the Hub"
-        return (
-            f"downloading {self.repo} from the Hugging Face Hub; without a network this takes "
-            "about 25 s to fail; set HF_HUB_OFFLINE=1 to fail at once, or to use what is cached"
-        )
+        return f"reading {self.repo}, which has the splits {', '.join(self.rows)}"
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
         n_validation = self.validation_documents
@@ -59,50 +56,83 @@ class Hub(Source):
         return islice(self._documents(self.train_split), first, last)
 
     def _documents(self, split: str) -> Iterator[Document]:
-        """Yields the documents of a split, named by row (or article) counted from 1."""
-        texts = self._texts(split)
-        named = articles(texts) if self.rows == "wikitext_lines" else (("", text) for text in texts)
-        for number, (title, text) in enumerate(named, start=1):
+        """Yields the documents of a split, named by row counted from 1."""
+        rows, number = iter(self.rows[split]), 0
+        while (row := self._loaded(next, rows, None)) is not None:
+            number += 1
+            try:
+                text = text_of(row, self.text_column)
+            except ValueError as error:
+                raise UserError(f"corpus.repo: row {number} of {self.repo} {error}") from None
             if text:
-                yield Document(name=f"{split}:{number} {title}".rstrip(), text=text)
+                yield Document(name=f"{split}:{number}", text=text)
 
-    def _texts(self, split: str) -> Iterator[str]:
+    @cached_property
+    def rows(self) -> dict[str, Any]:
+        """The rows of each split. Raises UserError for what cannot be loaded, or lacks a split."""
         import datasets
 
-        about: dict[str, Any] = {"split": split, "revision": self.revision}
+        about: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}
+        hub = hub_or_cache(
+            f"corpus.repo: {self.repo}", remedy="use corpus=stdlib, which needs none"
+        )
+        with nullcontext() if Path(self.repo).is_dir() else hub:
+            rows = self._loaded(datasets.load_dataset, self.repo, self.subset, **about)
+        for key in ("train_split", "validation_split"):
+            split = getattr(self, key)
+            if split is not None and split not in rows:
+                raise UserError(
+                    f"corpus.{key}: {self.repo} has no split {split}, but {', '.join(rows)}; give "
+                    "one of them, or corpus.validation_split=null corpus.validation_documents=1000 "
+                    "to hold out the first of training"
+                )
+        return rows
+
+    def _loaded(self, call: Callable[..., Any], *given: Any, **about: Any) -> Any:
+        """Returns what a call into the library gives. Raises UserError for its errors."""
         try:
-            rows: Any = datasets.load_dataset(
-                self.repo, self.subset, streaming=self.streaming, **about
-            )
-            for row in rows:
-                yield text_of(row, self.text_column)
+            return call(*given, **about)
         except Exception as error:  # which HTTP library raises depends on versions
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
+            remedy = "check the names, and run `hf auth login` if it needs one"
+            if "scripts are no longer supported" in str(cause):
+                remedy = (
+                    "try corpus.revision=refs/convert/parquet, which the Hub makes of such data"
+                )
             raise UserError(
-                f"corpus.repo: cannot read {self.repo} (corpus.subset={self.subset}, split "
-                f"{split}, revision {self.revision or 'newest'}): {first_line(cause)[:300]}; check "
-                "the names and the network, run `hf auth login` if it needs one, or use "
-                "corpus=stdlib"
+                f"corpus.repo: cannot read {self.repo} (corpus.subset={self.subset}, revision "
+                f"{self.revision or 'newest'}): {first_line(cause)[:300]}; {remedy}"
             ) from error
 
 
-def articles(rows: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Rebuilds (title, text) of WikiText articles from its rows, each a line of the original.
+@contextmanager
+def hub_or_cache(what: str, *, remedy: str) -> Generator[None]:
+    """Lets the libraries of the Hub use what they have cached, where it does not answer.
 
-    An article begins at a level-one title, ` = Title = ` after a blank line; ` = = Section = = `
-    belongs to the article before it.
+    They would ask again for half a minute. Raises UserError for an error where it did not.
     """
-    title, text, after_blank = "", "", True
-    for row in rows:
-        line = row.rstrip("\n")
-        match = re.fullmatch(r" = (?!= )(.+) = ?", line) if after_blank else None
-        if match:
-            if text.strip():
-                yield title, text
-            title, text = match[1], ""
-        text += line + "\n"
-        after_blank = not line.strip()
-    if text.strip():
-        yield title, text
+    import datasets
+    from huggingface_hub import constants, get_session
+
+    libraries, why = (constants, datasets.config), ""
+    was_offline = [library.HF_HUB_OFFLINE for library in libraries]
+    try:
+        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+    except Exception as error:  # of the HTTP library
+        why = first_line(error)
+    try:
+        for library, offline in zip(libraries, was_offline, strict=True):
+            library.HF_HUB_OFFLINE = offline or bool(why)
+        yield
+    except Exception as error:
+        if not why:
+            raise
+        raise UserError(
+            f"{what} is not cached here, and {constants.ENDPOINT} does not answer ({why[:200]}); "
+            f"check the network, or {remedy}"
+        ) from error
+    finally:
+        for library, offline in zip(libraries, was_offline, strict=True):
+            library.HF_HUB_OFFLINE = offline

@@ -1,0 +1,83 @@
+"""lengthgen data."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.console import echo, print_table
+
+if TYPE_CHECKING:
+    from lengthgen.data.corpora import TokenizedCorpus
+
+BAR = 30  # characters
+
+
+def complete_corpora(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the corpora of the package and of --config-dir that begin so."""
+    from lengthgen.config import compose
+
+    known = compose.choices("corpus", config_dir=ctx.params.get("config_dir"))
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def show_corpus(
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS",
+            help="As in corpus=CORPUS of train: files, wikitext103, OWNER/NAME of the Hub.",
+            autocompletion=complete_corpora,
+        ),
+    ],
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    plugin: Plugin = None,
+) -> None:
+    """Prepare a corpus, and show how many documents are how long."""
+    from lengthgen.config import schema
+
+    words = [f"corpus={corpus.removeprefix('corpus=')}", *(overrides or [])]
+    config = schema.from_overrides(words, config_dir=config_dir, plugins=plugin or [])
+    from lengthgen.data import corpora, sources
+    from lengthgen.terminal import Progress, from_here
+
+    typed = sources.kind_of(config.corpus).typed(config.corpus)  # as a run has it
+    with Progress(is_main=True) as show:
+        loaded = corpora.load(typed, cache_dir=config.runtime.cache_dir, say=show.say)
+    for head, rows in tables(loaded, T=config.train.length):
+        print_table(head, rows, head_in_pipes=True)
+        echo("")
+    if loaded.packed:
+        echo("packed: the documents are one stream, in which every length is reached")
+    echo(f"tokens: {from_here(loaded.tokenizer_path.parent)}")
+
+
+def tables(corpus: "TokenizedCorpus", *, T: int) -> list[tuple[list[str], list[list[str]]]]:
+    """Returns the sizes of both splits, the histogram of lengths, and what reaches T ... 32T."""
+    import numpy as np
+
+    lengths = {name: corpus.document_lengths(name) for name in ("train", "validation")}
+    sizes: list[list[str]] = []
+    for name, n in lengths.items():
+        ratio = f"{corpus.meta[name]['bytes'] / n.sum():.2f}"
+        numbers = [len(n), int(n.sum()), int(np.median(n)), int(n.max())]
+        sizes.append([name, *(f"{number:,}" for number in numbers), ratio])
+    every = np.concatenate([*lengths.values()])
+    low, high = (int(x).bit_length() for x in (every.min(), every.max()))
+    edges = [0] * (low < 2) + [1 << i for i in range(max(low - 1, 1), high + 1)]
+    counts = {name: np.histogram(n, edges)[0] for name, n in lengths.items()}
+    most = sum(counts.values()).max()
+    bins: list[list[str]] = []
+    for i, (train, held_out) in enumerate(zip(*counts.values(), strict=True)):
+        bar = "#" * round(BAR * (train + held_out) / most)
+        bins.append([f"{edges[i]:,} to {edges[i + 1] - 1:,}", f"{train:,}", f"{held_out:,}", bar])
+    reached: list[list[str]] = []
+    for i in range(6):
+        n_reach = [f"{(n >= T << i).sum():,}" for n in lengths.values()]
+        reached.append(["T" if not i else f"{1 << i}T", f"{T << i:,}", *n_reach])
+    return [
+        (["split", "documents", "tokens", "median", "longest", "bytes a token"], sizes),
+        (["tokens of a document", "train", "validation", ""], bins),
+        (["documents that reach", "tokens", "train", "validation"], reached),
+    ]

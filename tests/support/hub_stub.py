@@ -1,0 +1,94 @@
+"""A loopback stub of the Hugging Face Hub that serves folders as repositories, to be read alone."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "1" * 40
+
+
+@contextmanager
+def served(folders: Mapping[str, Path]) -> Generator[str]:
+    """Serves folders by their path on the Hub, such as datasets/OWNER/NAME; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer()
+
+        def do_GET(self) -> None:
+            self.answer()
+
+        def do_POST(self) -> None:
+            self.answer(self.rfile.read(int(self.headers["content-length"])))
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def answer(self, body: bytes = b"") -> None:
+            path = unquote(urlsplit(self.path).path).removeprefix("/").removeprefix("api/")
+            path = path.removeprefix("models/")
+            name = next((name for name in folders if path.startswith(name + "/")), path)
+            if name not in folders:
+                return self.send({"error": "not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+            root, (kind, _, rest) = folders[name], path.removeprefix(name)[1:].partition("/")
+            if kind == "resolve":
+                return self.send_file(root / rest.partition("/")[2])
+            if kind == "tree":
+                folder = root / rest.partition("/")[2]
+                below = (
+                    folder.rglob("*") if "recursive=t" in self.path.lower() else folder.glob("*")
+                )
+                return self.send([entry(f, root) for f in sorted(below)])
+            if kind == "paths-info":
+                wanted = json.loads(body)["paths"] if body[:1] == b"{" else unquote(body.decode())
+                return self.send([e for e in every(root) if e["path"] in wanted])
+            names = [{"rfilename": e["path"]} for e in every(root) if e["type"] == "file"]
+            about: dict[str, Any] = {"id": name.partition("/")[2], "sha": COMMIT, "siblings": names}
+            return self.send({**about, "tags": [], "private": False, "gated": False})
+
+        def send_file(self, path: Path) -> None:
+            head = {"X-Repo-Commit": COMMIT}
+            if not path.is_file():
+                return self.send({}, 404, {**head, "X-Error-Code": "EntryNotFound"})
+            content, etag = path.read_bytes(), entry(path, path.parent)["oid"]
+            first, _, last = self.headers.get("range", "").removeprefix("bytes=").partition("-")
+            part = content[int(first or 0) : int(last or len(content)) + 1]
+            head |= {"ETag": f'"{etag}"', "X-Linked-Size": str(len(content))}
+            if first:
+                end = int(first) + len(part) - 1
+                head["Content-Range"] = f"bytes {first}-{end}/{len(content)}"
+            return self.send(part, 206 if first else 200, head)
+
+        def send(self, what: Any, code: int = 200, head: Mapping[str, str] | None = None) -> None:
+            content = what if isinstance(what, bytes) else json.dumps(what).encode()
+            self.send_response(code)
+            for key, value in {**(head or {}), "content-length": str(len(content))}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def every(root: Path) -> list[dict[str, Any]]:
+    return [entry(path, root) for path in sorted(root.rglob("*"))]
+
+
+def entry(path: Path, root: Path) -> dict[str, Any]:
+    content = path.read_bytes() if path.is_file() else b""
+    about = {"oid": hashlib.sha1(content).hexdigest(), "size": len(content)}
+    kind = "file" if path.is_file() else "directory"
+    return {"type": kind, "path": path.relative_to(root).as_posix(), **about}
