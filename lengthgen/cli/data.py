@@ -46,7 +46,7 @@ def show_corpus(
     with Progress(is_main=True) as show:
         loaded = corpora.load(typed, cache_dir=config.runtime.cache_dir, say=show.say)
     for head, rows in tables(loaded, T=config.train.length):
-        print_table(head, rows, head_in_pipes=True)
+        print_table(head, rows)
         echo("")
     if loaded.packed:
         echo("packed: the documents are one stream, in which every length is reached")

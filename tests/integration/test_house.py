@@ -9,20 +9,20 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 1230,  # to shrink to 1050: 700, and show, rm, --from, --force, --json, Tab for options
+    "cli": 1314,  # to shrink to 1050: 700, and show, rm, --from, --force, --json, Tab for options
     "api": 152,  # 140, and an example of each function
     "sweep": 605,  # to shrink to 550
     "pipeline": 215,  # validation while a run trains, several views, what eval adds
     "tracking": 375,  # 200, and table, panel, files, report, facts, TensorBoard, sweeps of W&B
     "report": 1761,  # 1600, and what cannot be read is said
-    "evaluation": 1205,  # 1150, and validation while a run trains
+    "evaluation": 1210,  # 1150, and validation while a run trains
     "training": 455,  # 400, rows of validation, Muon
-    "runs": 737,  # 700, the size without embedding, and what Windows lacks
+    "runs": 744,  # 700, the size without embedding, and what Windows lacks
     "model": 1591,  # to shrink to 1400: dropout, shapes of biases
-    "data": 1749,  # 1350, and odd files and equal paths
+    "data": 1835,  # 1350, and odd files and equal paths, Hub, Arrow
     "schemes": 3700,
-    "config": 1313,  # 1150: a run changed, the user's defaults, selection of runs, and odd files an
-    "errors, escaping, files, terminal": 535,  # 450, and the new folder of export and import, and w
+    "config": 1337,  # 1150: a run changed, the user's defaults, selection of runs, and odd files an
+    "errors, escaping, files, terminal": 538,  # 450, and the new folder of export and import, and w
     "tasks": 1929,  # to shrink to 1900
     "probes": 803,  # 800, and Tab for --probes
     "encoder_decoder": 354,  # 350, and dropout
@@ -32,17 +32,17 @@ PACKAGE = {
 TESTS = {
     "cli": 590,  # 350, and runs shown, changed and removed; without what Windows lacks
     "config": 698,  # 650, and odd files and equal paths
-    "data": 1272,  # 1000, and odd files and equal paths
+    "data": 1349,  # 1000, and odd files and equal paths
     "encoder_decoder": 320,  # to shrink to 300
     "evaluation": 850,
-    "hub": 780,  # exports as transformers loads them, a Hub on this machine
+    "hub": 785,  # exports as transformers loads them, a Hub on this machine
     "integration": 742,  # to shrink to 450
     "model": 1000,  # to shrink to 950
     "probes": 600,
     "report": 1331,  # 1300, and the width of the page in a browser, and what cannot be read is said
     "runs": 856,  # to shrink to 800
     "schemes": 2709,  # to shrink to 2700
-    "support": 1088,  # to shrink to 600
+    "support": 1182,  # to shrink to 600, stub of the Hub
     "sweep": 783,  # to shrink to 700
     "tasks": 1300,
     "tracking": 290,  # 200, and files, report, sweeps of W&B, .wandb files, TensorBoard
