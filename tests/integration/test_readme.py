@@ -42,9 +42,7 @@ def lengthgen_commands(page: str) -> list[str]:
 
 
 def needs_the_network(line: str) -> bool:
-    return any(
-        word in line for word in ("corpus=pg19", "TinyStories", "wandb=online", "lengthgen import")
-    )
+    return re.search("corpus=pg19|TinyStories|wandb=online|lengthgen import", line) is not None
 
 
 def runnable() -> dict[str, list[str]]:
