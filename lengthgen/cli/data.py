@@ -67,7 +67,7 @@ def tables(corpus: "TokenizedCorpus", *, T: int) -> list[tuple[list[str], list[l
     low, high = (int(x).bit_length() for x in (every.min(), every.max()))
     edges = [0] * (low < 2) + [1 << i for i in range(max(low - 1, 1), high + 1)]
     counts = {name: np.histogram(n, edges)[0] for name, n in lengths.items()}
-    most = sum(counts.values()).max()
+    most = np.histogram(every, edges)[0].max()
     bins: list[list[str]] = []
     for i, (train, held_out) in enumerate(zip(*counts.values(), strict=True)):
         bar = "#" * round(BAR * (train + held_out) / most)

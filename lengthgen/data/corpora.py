@@ -76,7 +76,7 @@ class TokenizedCorpus:
             return documents.lengths
         between = find_bos(read_tokenizer(self.tokenizer_path))
         breaks = np.flatnonzero(documents.tokens == between)
-        return np.diff([-1, *breaks, len(documents.tokens)]) - 1
+        return np.diff(breaks, prepend=-1, append=len(documents.tokens)) - 1
 
 
 def load(

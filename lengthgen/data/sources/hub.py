@@ -113,10 +113,11 @@ def hub_or_cache(what: str, *, remedy: str) -> Generator[None]:
 
     They would ask again for half a minute. Raises UserError for an error where it did not.
     """
-    import datasets
+    import datasets.config
     from huggingface_hub import constants, get_session
 
-    libraries, why = (constants, datasets.config), ""
+    libraries: list[Any] = [constants, datasets.config]
+    why = ""
     was_offline = [library.HF_HUB_OFFLINE for library in libraries]
     try:
         get_session().head(constants.ENDPOINT, timeout=SECONDS)
