@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -317,17 +317,34 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         try:
             parsed.append(parser.parse_override(word))
         except (HydraException, ValueError, RecursionError):
+            remedy = _quoted(word) or "KEY=VALUE, such as train.lr=1e-3"
             raise UserError(
-                f"{shortened(word)}: not readable as an override; give KEY=VALUE, such as "
-                "train.lr=1e-3, and quote special characters: 'corpus.path=\"a (b).txt\"'"
+                f"{shortened(word)}: not readable as an override; give {remedy}"
             ) from None
     return parsed
+
+
+def _quoted(word: str) -> str | None:
+    """Returns the word as a shell and Hydra take it for a text; None if it is no KEY=TEXT."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, _, value = word.partition("=")
+    quoted = '{}="{}"'.format(key, value.replace('"', r"\""))
+    try:
+        given = OverridesParser.create().parse_override(quoted)
+    except (HydraException, ValueError, RecursionError):
+        return None
+    is_text = given.value() == value and not value.startswith(("[", "{", "="))
+    return shlex.quote(quoted) if value and is_text else None
 
 
 def _several(override: Override, remedy: str) -> UserError:
     word = str(override.input_line)
     key, _, value = word.partition("=")
-    is_list = "." in key and override.is_choice_sweep() and "(" not in value
+    default = keys(config_dir=None).get(key, [""])[0]
+    takes_list = default in ("", "null") or default.startswith("[")
+    is_list = "." in key and override.is_choice_sweep() and "(" not in value and takes_list
     listed = f" (a list is written {key}=[{value}])" if is_list else ""
     return UserError(f"{word} holds several values, and one run takes one{listed}; give {remedy}")
 
@@ -338,8 +355,9 @@ def _refuse_unknown_choice(override: Override, config_dir: Path | None) -> None:
     is_choice = known and group != VARIANT and not override.is_delete()
     if not is_choice or name in known or isinstance(override.value(), dict):
         return
-    near = name.lower()
-    if group == "scheme" and near in choices(VARIANT, config_dir=config_dir):
+    variants = choices(VARIANT, config_dir=config_dir) if group == "scheme" else {}
+    near = _spelled(name, [*variants, *known]) or name.lower()
+    if near in variants:
         remedy = f"{near} is a variant of a trained scheme: give eval.variants=[{near}]"
     elif group == "corpus" and Path(name).exists():
         remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
@@ -355,6 +373,22 @@ def _spelled_out(word: str) -> list[str]:
     if short is None or Path(short[1]).exists():
         return [word]
     return ["corpus=hub", f"corpus.repo={short[1]}"]
+
+
+def _spelled(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that a paper spells so, with a word more or less.
+
+    DAPEv2 is dape_v2_kerple, T5-bias is t5.
+    """
+    words, own = {_letters(word): word for word in known}, _letters(name)
+    shorter = [letters for letters in words if len(letters) > 1 and own.startswith(letters)]
+    longer = [letters for letters in words if len(own) > 1 and letters.startswith(own)]
+    near = max(shorter, key=len, default=None) or min(longer, key=len, default=None)
+    return words[near] if near else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _changed(

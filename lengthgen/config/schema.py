@@ -57,7 +57,7 @@ def _with_absolute_paths(arguments: Any) -> Any:
     for key, value in placed.items():
         if key == "path" or key.endswith("_path"):
             paths = value if isinstance(value, list) else [value]
-            paths = [str(_absolute(path)) if isinstance(path, str) else path for path in paths]
+            paths = [str(_absolute(p)) if p and isinstance(p, str) else p for p in paths]
             placed[key] = paths[0] if len(paths) == 1 else paths
         elif key == "repo" and isinstance(value, str) and os.path.isdir(value):
             placed[key] = str(_absolute(value))  # laid out as a repository of the Hub

@@ -67,7 +67,8 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
     first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
     key = where + _key(first, plain)
     if first["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {suggestion(key, known - {key})}"
+        others = {k for k in known if not f"{key}.".startswith(f"{k}.")}  # nor its sections
+        return f"{key}: unknown key; {suggestion(key, others)}"
     if first["type"] == "missing":
         return f"{key}: a value is required; give {key}=VALUE"
     of_key = [e for e in errors if where + _key(e, plain) == key]  # one of each member of a union
@@ -75,7 +76,10 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
     messages = dict.fromkeys(re.sub(r"^\w+ (?=should |is )", "", e["msg"]) for e in of_key)
     others = len(errors) - len(of_key)
     value = shortened(repr(first["input"]))
-    return f"{key}: {value} {' and '.join(messages)}" + (f" (and {others} more)" if others else "")
+    more = f" (and {others} more)" if others else ""
+    if first["type"] == "list_type" and re.fullmatch(r"[\w.+-]+", str(first["input"])):
+        more = f"; give {key}=[{first['input']}]"
+    return f"{key}: {value} {' and '.join(messages)}{more}"
 
 
 def _key(error: ErrorDetails, plain: Any) -> str:

@@ -47,9 +47,22 @@ class Ranks:
 
     @staticmethod
     def from_env() -> "Ranks":
-        """Reads torchrun's RANK, WORLD_SIZE and LOCAL_RANK; a process without them is alone."""
+        """Reads torchrun's RANK, WORLD_SIZE and LOCAL_RANK; a process without them is alone.
+
+        Raises UserError for values that torchrun does not set.
+        """
         names = {"rank": "0", "world_size": "1", "local_rank": "0"}
-        return Ranks(**{k: int(os.environ.get(k.upper(), alone)) for k, alone in names.items()})
+        given = {name: os.environ.get(name.upper()) or alone for name, alone in names.items()}
+        if all(value.isdecimal() for value in given.values()):
+            ranks = Ranks(**{name: int(value) for name, value in given.items()})
+            is_alone = ranks.world_size == 1
+            if ranks.rank < ranks.world_size and (is_alone or "MASTER_ADDR" in os.environ):
+                return ranks
+        words = " ".join(f"{name.upper()}={value}" for name, value in given.items())
+        raise UserError(
+            f"{words}: not as torchrun sets them, MASTER_ADDR included; unset them, or start with "
+            "lengthgen train --gpus N"
+        )
 
     @property
     def is_main(self) -> bool:

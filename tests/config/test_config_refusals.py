@@ -2,6 +2,7 @@
 
 import copy
 import math
+import shlex
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -33,13 +34,19 @@ COMMAND_LINE = {
     "+seed=2": "Could not append to config. An item is already at 'seed'. Either remove + pre",
     "~nothing": "Could not delete from config. 'nothing' does not exist",
     "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
-    "corpus.path=a(b": "and quote special characters: 'corpus.path=",
-    "eval.lengths[0]=5": "eval.lengths[0]=5: not readable as an override",
+    "eval.lengths[0]=5": "eval.lengths[0]=5: not readable as an override; give KEY=VALUE, such",
+    "eval.lengths=16": "should be a valid list; give eval.lengths=[16]",
+    "train.tokens=1M,2M": "one run takes one; give lengthgen sweep train.tokens=1M,2M",
     "=(1": "=(1: not readable as an override",
     "scheme=RoPE": "scheme=RoPE: no such scheme; did you mean rope?",
     "scheme=NoPE": "did you mean nope?",
     "scheme=T5": "did you mean t5?",
     "scheme=rotary": "scheme=rotary: no such scheme; did you mean rope?",
+    "scheme=Transformer-XL": "did you mean transformer_xl?",
+    "scheme=DAPEv2": "did you mean dape_v2_kerple?",
+    "scheme=T5-bias": "did you mean t5?",
+    "scheme=PaTH": "did you mean path_attention?",
+    "scheme=NTK-aware": "give eval.variants=[ntk]",
     "scheme=YaRN": "yarn is a variant of a trained scheme: give eval.variants=[yarn]",
     "train.tokens=${nothing}": "train.tokens: Interpolation key 'nothing' not found",
     "=1": "=1: Config group override must be a string",
@@ -86,6 +93,15 @@ def refusal(*overrides: str, config_dir: Path | None = None) -> str:
 @pytest.mark.parametrize("words", COMMAND_LINE)
 def test_a_mistake_on_the_command_line(words: str) -> None:
     assert COMMAND_LINE[words] in refusal(*words.split(" "))
+
+
+@pytest.mark.parametrize(
+    "value", ["/d/o'brien", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9", "it's $5"]
+)
+def test_what_is_offered_for_odd_text_gives_that_text(value: str) -> None:
+    offered = refusal(f"corpus.path={value}").partition("; give ")[2]
+    (word,) = shlex.split(offered)
+    assert compose.values([word]) == {"corpus.path": value}
 
 
 ODD = ["a\0b", "\ud800", "..", "x" * 5000, "1" * 5000, "[" * 300 + "]" * 300, "{a: &b [*b]}"]

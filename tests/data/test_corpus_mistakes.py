@@ -133,6 +133,7 @@ def test_an_empty_list_of_paths_copies_without_room_and_no_library_are_errors(
     tmp_path: Path,
 ) -> None:
     assert error_of(files([])).startswith("corpus.path: an empty list")
+    assert error_of(files("")).startswith("corpus.path: '' should have at least 1 character")
     said = error_of(synthetic(copy_tokens=51))
     assert "copy_tokens=51 is too long for copies=4 in document_tokens=400; at most 50 fit" in said
     with pytest.raises(UserError, match=r"corpus=stdlib: no sources .* use a Python that ships"):

@@ -52,6 +52,23 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path, n: int) -> No
 
 # Failures
 
+
+@pytest.mark.parametrize(
+    "given",
+    [{"RANK": "abc"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": "x"}, {"WORLD_SIZE": "2"}],
+)
+def test_an_environment_that_is_not_torchrun_s_is_refused(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+        said = here("train", *SMALL).error
+        assert f"{name}={value}" in said
+        assert "unset them, or start with lengthgen train --gpus N" in said
+    monkeypatch.setattr("os.environ", {"RANK": "", "WORLD_SIZE": ""})
+    assert distributed.Ranks.from_env() == distributed.ALONE
+
+
 STOPPED = (143, None)
 LOST = (2, "RankLost: another process of this run was lost (gloo)")
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from lengthgen.config.schema import Word
 from lengthgen.data.sources import Document, Source, name_hash, text_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.files import open_regular, utf8
@@ -48,7 +49,7 @@ def _each_once(paths: str | list[str]) -> str | list[str]:
     return once[0] if len(once) == 1 else once
 
 
-Paths = Annotated[str | list[str], AfterValidator(_each_once)]  # in any order, the same documents
+Paths = Annotated[Word | list[Word], AfterValidator(_each_once)]  # in any order, the same documents
 
 
 @dataclass(kw_only=True)
