@@ -157,9 +157,40 @@ def by(name: str, column: str, axis: str) -> Figure:
     return drawn
 
 
+@style.styled()
+def training_loss() -> Figure:
+    """Draws the perplexity in training over tokens, without and with the short convolution."""
+    log = pd.read_csv(ROOT / "results" / "leaderboard" / "training.csv")
+    log = log[log["tokens"] > 500_000].groupby(["scheme", "tokens"], as_index=False)["loss"].mean()
+    log = log.assign(perplexity=np.exp(log["loss"]))
+    plain = log["scheme"].str.removesuffix("_conv")
+    colours = style.scheme_colours(plain)
+    drawn = style.new_figure(
+        "Perplexity in training by tokens seen, T = 512", width=9.5, height=3.9
+    )
+    panels = {
+        "as published": plain == log["scheme"],
+        "with a short convolution": plain != log["scheme"],
+    }
+    for axes, (title, chosen) in zip(
+        drawn.subplots(1, 2, sharey=True), panels.items(), strict=True
+    ):
+        ends: list[style.LineEnd] = []
+        for scheme, line in log[chosen].groupby(plain):
+            axes.plot(line["tokens"] / 1e6, line["perplexity"], color=colours[scheme])
+            ends.append(style.LineEnd(line["perplexity"].iloc[-1], NAMES[scheme], colours[scheme]))
+        axes.set_ylim(0.9 * log["perplexity"].min(), 1.1 * log["perplexity"].max())
+        style.log_axis(axes)
+        style.label_ends(axes, ends)
+        axes.set_title(title, loc="left", fontsize=style.FONT_SIZE)
+        axes.set_xlabel("millions of tokens")
+    drawn.axes[0].set_ylabel("perplexity")
+    return drawn
+
+
 FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
-    "short_conv": short_conv,
+    **{"short_conv": short_conv, "training-loss": training_loss},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
     **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
     **{"books": books, "accuracy-copy": accuracy("tasks", "copy")},

@@ -234,6 +234,7 @@ leaderboard() {
     train.scheme_lr_ratio=4
   sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=sinusoidal,sinusoidal_conv train.lr=2e-3
   after lengthgen report runtime.root=runs/leaderboard --out results/leaderboard
+  after python docs/training_loss.py results/leaderboard/training.csv runs/leaderboard/*-s?-*
 }
 
 tasks() {
