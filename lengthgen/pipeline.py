@@ -195,7 +195,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
 
             def log(row: Mapping[str, Any]) -> None:
                 for view in views:
-                    view.train(row)
+                    view.row(row)
 
             hooks: dict[str, Any] = {"log": log, "validate": validate}
             training.train(config, corpus, model, device, ranks=ranks, show=show, **hooks)

@@ -102,7 +102,7 @@ class Tracker:
         # wandb replaces the first two when it starts and never puts them back.
         sys.exit, sys.excepthook, logging.raiseExceptions = self._hooks
 
-    def train(self, row: Row) -> None:
+    def row(self, row: Row) -> None:
         """Shows a row of train.jsonl, unless the W&B run has it."""
         self._attempt(lambda: self._log_train(row))
 
@@ -271,13 +271,13 @@ class TensorBoard:
         shutil.rmtree(folder, ignore_errors=True)
         self._writer: Any = SummaryWriter(folder)
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
-            self.train(row)
+            self.row(row)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def train(self, row: Row) -> None:
+    def row(self, row: Row) -> None:
         """Shows a row of train.jsonl."""
         for key, value in row.items():
             if key.startswith(("train/", "val/")):

@@ -360,14 +360,8 @@ class Config(Section):
         for key in ("variants", "lr_ratio"):
             del science["scheme"][key]
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
-        if self.train.optimizer == "adamw":
-            del science["train"]["optimizer"]
-        science["model"] = model = self.model.model_dump(exclude_defaults=True)
-        if self.shape.n_kv_heads == self.shape.n_heads:  # as it is if left out
-            model.pop("n_kv_heads", None)
-        if self.shape.d_head * self.shape.n_heads == self.shape.d_model:
-            model.pop("d_head", None)
-        model |= {"biases": sorted(self.model.biases)} if self.model.biases else {}
+        shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
+        science["model"] |= {"biases": sorted(self.model.biases), **shape}
         digest = _digest([science, getattr(self.train.init_from, init, None)])
         return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
 

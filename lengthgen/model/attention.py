@@ -6,6 +6,8 @@ to the logits, never by a part.
 
   plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
   additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
+  toeplitz  bias of distance alone   additive; CPU, evaluation: SDPA over the nearest keys;
+                                     CUDA: FlexAttention over a table of distances
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
   eager     scores, weights, values  the same blocks, through the owners of these hooks
   dense     no causal mask: encoder  the same blocks, each with all keys

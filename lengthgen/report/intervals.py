@@ -8,7 +8,8 @@ of nats, W the sum of w_d, scaled by the leverage 1 / sqrt((1 - w_d / W) D / (D 
     documents  v_d = variance of z over documents (its mean over seeds), over D
     residual   v_e = variance of what neither explains, over R D; v_s and v_d both hold it
 
-The interval is the mean +- sqrt(t(R-1)^2 v_s + t(D-1)^2 max(v_d - v_e, 0)). Each component keeps
+The interval is the mean +- sqrt(t(R-1)^2 v_s + t(f)^2 max(v_d - v_e, 0)), with degrees of freedom
+f = (sum p_d^2)^2 / sum p_d^4 - 1, p_d = w_d / W: D - 1 where counts are equal. Each component keeps
 its own t (Banerjee 1960, Sankhya 22), so it covers at least 95% whichever of them is the larger.
 
 All pairs of means are compared jointly at 95% (Bonferroni). Those that differ from the best leave,
