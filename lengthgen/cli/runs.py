@@ -51,32 +51,28 @@ def differences(config: "Config") -> list[str]:
     plain = schema.as_given(config)
     if isinstance(config.train.init_from, schema.InitFrom):
         plain["train"]["init_from"] = config.train.init_from.path
-    task = plain["corpus"].get("task")
-    groups = {"scheme": plain["scheme"], "model": plain["model"]}
-    groups |= {"task": task} if task else {"corpus": plain["corpus"]}
-    flat = compose.flatten(plain | {"task": task or {}})
-    words: list[str] = []
+    groups = {group: plain[group] for group in ("scheme", "model", "corpus")}
+    if task := plain["corpus"].pop("task", None):
+        groups["task"] = plain["task"] = task
+        del groups["corpus"]
+    flat, words = compose.flatten(plain), list[str]()
     for group, section in groups.items():
         if file := compose.choices(group, config_dir=None).get(section["name"]):
             words.append(f"{group}={section['name']}")
-            given = compose.flatten(
-                compose.read(file), "" if task and group == "task" else f"{group}."
-            )
+            given = compose.flatten(compose.read(file), "" if group == "task" else f"{group}.")
             required = {key: flat[key] for key, value in given.items() if value == "???"}
             words += compose.overrides_of(required)
     base = schema.from_overrides(words, config_dir=None, plugins=[])
-    if not config.plugins:  # which would be run
-        base = pipeline.validate(base)
-    default = compose.flatten(schema.as_given(base))
-    left_out = ("runtime.", "variants", "scheme.variants", "plugins", "task")
-    own = {key: value for key, value in flat.items() if not key.startswith(left_out)}
-    changed = {key: value for key, value in own.items() if default.get(key, key) != value}
-    gone = [f"~{key}" for key in default if key not in flat and not key.startswith(left_out)]
-    new = {
-        word: key in default
-        for key, word in zip(changed, compose.overrides_of(changed), strict=True)
-    }
-    return [*words, *gone, *(word if is_known else f"+{word}" for word, is_known in new.items())]
+    base = base if config.plugins else pipeline.validate(base)  # runs no plugin
+    default = schema.as_given(base)
+    default["task"] = default["corpus"].pop("task", {})
+    left_out = ("runtime.", "variants", "scheme.variants", "plugins")
+    known = {k: v for k, v in compose.flatten(default).items() if not k.startswith(left_out)}
+    changed = {k: v for k, v in flat.items() if not k.startswith(left_out) and known.get(k, k) != v}
+    parts = default["scheme"]["parts"].keys() - plain["scheme"]["parts"].keys()
+    words += [f"~scheme.parts.{part}" for part in sorted(parts)]
+    signs = ("" if key in known else "+" for key in changed)
+    return words + [f"{s}{w}" for s, w in zip(signs, compose.overrides_of(changed), strict=True)]
 
 
 def files(run_dir: Path) -> list[tuple[Path, int]]:

@@ -75,7 +75,9 @@ def train(
 
     if force:
         from lengthgen.cli.runs import set_aside
+        from lengthgen.runs import devices
 
+        devices.device_of(config.runtime, distributed.ALONE)  # refuses one that is not here
         set_aside(config.run_dir)
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments

@@ -115,13 +115,15 @@ def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list
         if key not in known:
             raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
     for override in _parse(overrides):
-        group, name = override.key_or_group, override.get_value_element_as_str()
+        group = override.key_or_group
+        name = "" if override.is_sweep_override() else override.get_value_element_as_str()
         replaced.add(group)
         if file := choices(group, config_dir=config_dir).get(name):
             plain = _at_keys(group, file)
             groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
             replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
             replaced |= {"corpus"} if group == "task" and name != "lm" else set()
+    replaced |= {"train.steps"} if "train.tokens" in replaced else set()
     decided = [key for key in flat if {key, key.partition(".")[0]} & replaced]
     return [f"{key}={_as_override(flat[key])}" for key in flat if key not in decided]
 
@@ -155,7 +157,10 @@ def compose(
         _refuse_unknown_choice(override, config_dir)
     if base is not None:
         return _changed(base, overrides, config_dir)
-    plain = _composed([*user_overrides(overrides, config_dir=config_dir), *overrides], config_dir)
+    defaults = user_overrides(overrides, config_dir=config_dir)
+    for override in _parse(defaults):
+        _refuse_unknown_choice(override, config_dir)
+    plain = _composed([*defaults, *overrides], config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:

@@ -616,5 +616,7 @@ def as_given(config: Config) -> dict[str, Any]:
     plain = to_plain(config)
     chosen: dict[str, Any] = {"lengths": _lengths(config.train.length, config.eval.reach)}
     chosen["protocols"] = [_protocol(config.model)]
+    plain["train"]["steps"] = None
+    plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
     plain["eval"] |= {key: [] for key, value in chosen.items() if value == plain["eval"][key]}
     return plain

@@ -11,7 +11,9 @@ import yaml
 from commands import Shell
 from small import SMALL
 
-from lengthgen.config.schema import from_overrides
+from lengthgen.cli import runs
+from lengthgen.config import compose
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.pipeline import validate
 from lengthgen.runs import directory, status
 
@@ -36,8 +38,11 @@ def test_a_run_changed_is_the_run_of_all_the_words(shell: Shell, run: Path) -> N
         typed = [*changes.split(), "--cfg", "job"]
         got = shell.run("train", "--from", run.name, *typed)
         assert got.out == shell.run("train", *original, *typed).out != ""
-    ran = shell.run("train", "--from", run.name, "train=gpu", "corpus=stdlib", "--cfg", "job")
+    ran = shell.run(
+        "train", "--from", run.name, "train=gpu", "corpus=stdlib", "train.steps=2", "--cfg", "job"
+    )
     gpu = yaml.safe_load(ran.out)
+    assert gpu["train"]["tokens"] == 2 * gpu["train"]["batch_tokens"]
     assert (gpu["runtime"]["device"], gpu["corpus"]["name"]) == ("cuda", "stdlib")
     assert gpu["runtime"]["root"] == str(run.parent)
     assert shell.run("train", "--from", str(run), "seed=2").code == 0
@@ -59,6 +64,27 @@ def test_runs_are_chosen_by_their_values_and_shown_as_json(shell: Shell, run: Pa
     curve = {(row["variant"], row["length"]): row["ppl"] for row in json.loads(ran.out)}
     assert curve[None, 32] == pytest.approx(record["ppl"]["32"])
     assert ran.err.endswith("report/report.html\n")
+
+
+CONFIGURATIONS = [
+    "scheme=rope scheme.layers=[[rope],[]] model=llama_small seed=3",
+    "+scheme.parts.pi={factor:2.0}",
+    "scheme=nope corpus=synthetic corpus.documents=9",
+    "task=copy task.examples=300 train.length=80 train.batch_tokens=160",
+    "model.arch=encoder_decoder scheme=t5 eval.lengths=[2T,4T]",
+    "experiment=leaderboard train.steps=7",
+]
+
+
+@pytest.mark.parametrize("words", CONFIGURATIONS)
+def test_what_differs_from_the_defaults_gives_the_configuration(words: str) -> None:
+    def config(words: list[str]) -> Config:
+        return validate(from_overrides(words, config_dir=None, plugins=[]))
+
+    given = config(words.split())
+    again = config(runs.differences(given))
+    assert (again.run_id, again.evaluation_id) == (given.run_id, given.evaluation_id)
+    assert len(runs.differences(given)) < 15
 
 
 def test_the_command_that_a_run_is_shown_with_gives_it_again(shell: Shell, run: Path) -> None:
@@ -132,6 +158,11 @@ def test_defaults_of_the_users_own_are_below_what_a_command_says(
     assert config("scheme=rope", "train.lr=0.1") == config(
         "runtime.root=r", "train.lr=0.1", "scheme=rope"
     )
+    words = ["scheme=glob(rop*)", "seed=1,2", "runtime.root=s"]
+    assert compose.user_overrides(words, config_dir=None) == [
+        "train.lr=0.001",
+        "runtime.wandb=false",
+    ]
     said = shell.run("train", "--cfg", "job").err
     assert (
         said
