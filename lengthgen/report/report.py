@@ -80,7 +80,8 @@ def text_section(selection: Selection, end: str) -> Section:
     for name in others:
         if named(name).altered is None:
             drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name])
-    limits = known[known["quantity"] == "note"].groupby("word", sort=False)["series"]
+    notes = known[(known["quantity"] == "note") & ~known["reference"]]
+    limits = notes.groupby("word", sort=False)["series"]
     return Section(
         title=selection.title.capitalize(),
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},

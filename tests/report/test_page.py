@@ -102,7 +102,7 @@ def test_the_page_shows_the_curve_then_a_sentence_for_each_scheme_then_verdicts(
     files: dict[str, bytes],
 ) -> None:
     page = files["report.html"].decode()
-    order = ('alt="curve"', "alibi neither", "<h3>Verdicts", "<h2>Method")
+    order = ('alt="Perplexity by context length', "alibi neither", "<h3>Verdicts", "<h2>Method")
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert "rope is harmed by context beyond T: perplexity" in page
