@@ -7,7 +7,7 @@ results/claims.yaml holds claims. A statement of one is a quantity of a study an
     rope 16k/T > 2                 perplexity of a scheme at 16k tokens over that at T
     rope+yarn/rope at 1k < 1       of a scheme, or scheme+variant, over that of another
     rope 1k/T over nope 1k/T > 1   one quantity over another
-    t5 less alibi > 0              right answers to a task beyond L, less those of another
+    t5 minus alibi > 0             accuracy in a task beyond L, minus that of another scheme
 
 [kerple, dape, T=1024] behind a quantity: its study, protocol, T where they are not the claim's.
 """
@@ -103,16 +103,16 @@ def log_ratio(quantity: str, place: Place) -> Estimate:
         a, a_at_T, b, b_at_T = sample.sums
         return gap(a + b_at_T, a_at_T + b, sample.counts_D)
     of_rises = [_rise(*rise) for rise in rises]
-    return _less(*of_rises) if len(of_rises) == 2 else of_rises[0]
+    return _minus(*of_rises) if len(of_rises) == 2 else of_rises[0]
 
 
 def _rise(place: Place, cells: Sequence[CurvePoint]) -> Estimate:
     if place.protocol in OTHER_TEXT:
-        return _less(*(sampled(place, [one]).mean(0) for one in cells))
+        return _minus(*(sampled(place, [one]).mean(0) for one in cells))
     return sampled(place, cells).gap(0, 1)
 
 
-def _less(a: Estimate, b: Estimate) -> Estimate:
+def _minus(a: Estimate, b: Estimate) -> Estimate:
     """Returns the difference of two independent estimates, its interval by the root of squares."""
     value = a.value - b.value
     below, above = (a.value - a.low, b.high - b.value), (a.high - a.value, b.value - b.low)
@@ -120,8 +120,8 @@ def _less(a: Estimate, b: Estimate) -> Estimate:
 
 
 def share(quantity: str, study: str, task: str) -> Estimate:
-    """Returns the share of right answers beyond L to 2L, or the difference of two shares."""
-    a, _, b = quantity.partition(" less ")
+    """Returns accuracy beyond L to 2L, or the difference of two accuracies."""
+    a, _, b = quantity.partition(" minus ")
     right = [_right(scheme, study, task) for scheme in (a, b) if scheme]
     weights_D = np.concatenate([np.full(of.shape[1], 1 / of.shape[1]) for of in right[0]])
     right_RD = [np.concatenate(of_scheme, axis=1) * weights_D for of_scheme in right]
@@ -174,7 +174,7 @@ def verdict(holds: Sequence[bool | None]) -> str:
     """Returns what the statements of a claim come to."""
     if False in holds:
         return "in part" if True in holds else "does not hold"
-    return "undecided" if None in holds else "holds"
+    return "unclear" if None in holds else "holds"
 
 
 def page(claims: Mapping[str, Any]) -> str:

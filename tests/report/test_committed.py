@@ -39,7 +39,7 @@ def test_an_interval_on_one_side_of_the_bound_decides(
     ("holds", "verdict"),
     [
         ([True, True], "holds"),
-        ([True, None], "undecided"),
+        ([True, None], "unclear"),
         ([True, False], "in part"),
         ([None, False], "does not hold"),
     ],
