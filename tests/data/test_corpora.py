@@ -18,7 +18,7 @@ import pytest
 import tokenizers
 from commands import here
 from repository import ROOT
-from small_corpora import TEXTS, files, load, synthetic, write
+from small_corpora import TEXTS, files, load, shipped, synthetic, write
 
 from lengthgen.config import schema
 from lengthgen.data import corpora
@@ -159,6 +159,23 @@ def test_a_tokenizer_whose_words_are_not_known_encodes_whole_documents_and_says_
     assert not finds_words_as_gpt2(read_tokenizer(other))
     said = load(files(folder, tokenizer=str(other)), cache_dir).said
     assert [line for line in said if "long documents are encoded whole" in line]
+
+
+def test_datasets_and_tokenizers_of_the_hub_go_by_their_names_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt").mkdir()  # a path that exists comes before a name
+    read = {
+        "gpt": str(tmp_path / "gpt"),
+        "a.json": str(tmp_path / "a.json"),
+        "o/gpt@v1": "o/gpt@v1",
+    }
+    for given, want in read.items():
+        assert shipped("corpus=o/Some-1", f"corpus.tokenizer={given}").tokenizer == want
+    short, long = shipped("corpus=o/Some-1"), shipped("corpus=hub", "corpus.repo=o/Some-1")
+    assert (short.name, short.source) == ("Some_1", "hub")
+    assert short == long
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import tokenizers
-from small_corpora import TEXTS, error_of, files, load, read_all, synthetic, write
+from small_corpora import TEXTS, error_of, files, load, read_all, shipped, synthetic, write
 
 from lengthgen.data.sources.stdlib import library_files
 from lengthgen.errors import UserError
@@ -138,6 +138,24 @@ def test_an_empty_list_of_paths_copies_without_room_and_no_library_are_errors(
     assert "copy_tokens=51 is too long for copies=4 in document_tokens=400; at most 50 fit" in said
     with pytest.raises(UserError, match=r"corpus=stdlib: no sources .* use a Python that ships"):
         library_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("corpus=wikitxt103", "no such corpus; did you mean wikitext103?"),
+        ("corpus=Fineweb-Edu", "no such corpus; did you mean fineweb_edu?"),
+        ("corpus=my/texts", "for files here, give corpus=files corpus.path=my/texts"),
+        ("corpus=hub", "corpus.repo: a value is required"),
+    ],
+)
+def test_a_corpus_that_there_is_not_has_a_remedy(
+    word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write(tmp_path, {"my/texts/a.txt": "A"}))
+    with pytest.raises(UserError) as caught:
+        shipped(word)
+    assert message in str(caught.value)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="changes the user")

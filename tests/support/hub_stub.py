@@ -57,13 +57,7 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
             if not path.is_file():
                 return self.send({}, 404, {**head, "X-Error-Code": "EntryNotFound"})
             content, etag = path.read_bytes(), entry(path, path.parent)["oid"]
-            first, _, last = self.headers.get("range", "").removeprefix("bytes=").partition("-")
-            part = content[int(first or 0) : int(last or len(content)) + 1]
-            head |= {"ETag": f'"{etag}"', "X-Linked-Size": str(len(content))}
-            if first:
-                end = int(first) + len(part) - 1
-                head["Content-Range"] = f"bytes {first}-{end}/{len(content)}"
-            return self.send(part, 206 if first else 200, head)
+            return self.send(content, 200, {**head, "ETag": f'"{etag}"'})
 
         def send(self, what: Any, code: int = 200, head: Mapping[str, str] | None = None) -> None:
             content = what if isinstance(what, bytes) else json.dumps(what).encode()
