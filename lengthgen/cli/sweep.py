@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -41,6 +42,9 @@ def sweep(
     gpus: Gpus = None,
     slurm: Slurm = None,
     dry_run: DryRun = False,
+    search: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="N points by Optuna: least loss at T.")
+    ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -52,10 +56,42 @@ def sweep(
     from lengthgen.sweep import grid
 
     note_defaults(overrides, config_dir)
+    if search is not None:
+        if slurm is not None or dry_run:
+            raise UserError("--search: each point depends on those before; drop --slurm, --dry-run")
+        return _search(overrides or [], search, jobs or 1, gpus, config_dir, plugin or [])
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     finish(points, states, dry_run=dry_run)
+
+
+def _search(
+    overrides: list[str],
+    n: int,
+    jobs: int,
+    gpus: int | None,
+    config_dir: Path | None,
+    plugins: list[Path],
+) -> None:
+    """Searches, then prints the points from the best one on, and the command of that."""
+    from lengthgen.sweep.search import search
+    from lengthgen.terminal import from_here
+
+    def run_all(points: list["Point"]) -> Mapping[str, "PointState"]:
+        return run(points, jobs=jobs, gpus=gpus, slurm=None, dry_run=False)
+
+    trials = search(overrides, n, jobs=jobs, run=run_all, config_dir=config_dir, plugins=plugins)
+    keys = [*trials[0].point.varied]
+    rows = [
+        [*point.varied.values(), f"{loss:.4f}", state.state, from_here(point.run_dir)]
+        for point, state, loss in trials
+    ]
+    print_table([*keys, "loss at T", "state", "run"], rows)
+    failed = [trial for trial in trials if trial.state.state not in ("done", "diverged")]
+    if failed:
+        finish([t.point for t in failed], {t.point.run_id: t.state for t in failed}, dry_run=False)
+    warn_once(f"least loss: {trials[0].point.title}")
 
 
 def slurm_overrides(slurm: str | None) -> list[str]:

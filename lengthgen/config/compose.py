@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import yaml
 from yaml import CSafeLoader  # reads all of conf in 10 ms instead of 80
@@ -143,7 +143,7 @@ def compose(
     for an override that cannot be read or holds several values, an unknown choice or key, a missing
     mandatory value, or a YAML file that is not valid.
     """
-    _folders(config_dir)  # refuses what Hydra would warn of
+    folders = _folders(config_dir)  # refuses what Hydra would warn of
     overrides = [word for given in overrides for word in _spelled_out(given)]
     parsed = _parse(overrides)
     for override in parsed:
@@ -154,7 +154,7 @@ def compose(
                 f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
-        _refuse_unknown_choice(override, config_dir)
+        _refuse_unknown_choice(override, folders)
     if base is not None:
         return _changed(base, overrides, config_dir)
     defaults = user_overrides(overrides, config_dir=config_dir)
@@ -194,6 +194,34 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
             raise UserError(f"{a.input_line} and {b.input_line} set one key; drop one of them")
     axes = [_axis(override, config_dir) for override in parsed]
     return [list(point) for point in itertools.product(*axes)]
+
+
+class Axis(NamedTuple):
+    """A key of a search: its values, or the bounds of an interval, for `log` by their ratio."""
+
+    key: str
+    values: list[str]
+    low: float = 0
+    high: float = 0
+    log: bool = False
+
+
+def axes(overrides: Sequence[str], *, config_dir: Path | None) -> tuple[list[str], list[Axis]]:
+    """Returns the overrides with one value, and the axes of the others, for a search.
+
+    interval(a,b), tag(log,interval(a,b)) and int(interval(a,b)) are intervals.
+    """
+    fixed, several = list[str](), list[Axis]()
+    for override in _parse(overrides):
+        key, sweep = str(override.get_key_element()), override.value()
+        if not override.is_sweep_override():
+            fixed.append(str(override.input_line))
+        elif override.is_interval_sweep():
+            several.append(Axis(key, [], sweep.start, sweep.end, "log" in sweep.tags))
+        else:
+            words = _axis(override, config_dir)
+            several.append(Axis(key, [word.removeprefix(f"{key}=") for word in words]))
+    return fixed, several
 
 
 def _axis(override: Override, config_dir: Path | None) -> list[str]:
@@ -354,13 +382,13 @@ def _several(override: Override, remedy: str) -> UserError:
     return UserError(f"{word} holds several values, and one run takes one{listed}; give {remedy}")
 
 
-def _refuse_unknown_choice(override: Override, config_dir: Path | None) -> None:
-    group, known = override.key_or_group, choices(override.key_or_group, config_dir=config_dir)
+def _refuse_unknown_choice(override: Override, folders: Mapping[str, dict[str, Path]]) -> None:
+    group, known = override.key_or_group, folders.get(override.key_or_group, {})
     name = override.get_value_element_as_str()
     is_choice = known and group != VARIANT and not override.is_delete()
     if not is_choice or name in known or isinstance(override.value(), dict):
         return
-    variants = choices(VARIANT, config_dir=config_dir) if group == "scheme" else {}
+    variants = folders[VARIANT] if group == "scheme" else {}
     near = _spelled(name, [*variants, *known]) or name.lower()
     if near in variants:
         remedy = f"{near} is a variant of a trained scheme: give eval.variants=[{near}]"

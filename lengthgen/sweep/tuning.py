@@ -39,12 +39,8 @@ def points(
 
     Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
-    for word in overrides:
-        if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
-            raise UserError(f"{word}: lengthgen tune sets this key itself; drop it")
     root = str(out / "runs").replace("'", "\\'")
-    usual = [f"runtime.root='{root}'", "eval.endpoints=128"]
-    combined = [*usual, *overrides, *(f"{key}={value}" for key, value in FIXED.items())]
+    combined = [f"runtime.root='{root}'", *on_tuning_split(overrides)]
     every = grid.points(combined, config_dir=config_dir, plugins=plugins)
     varied = every[0].varied
     for key in varied:
@@ -55,6 +51,17 @@ def points(
     # Without those whose ratio is the rate of no parameters.
     distinct = {(p.config.scheme.name, *_rates(p), p.config.seed): p for p in reversed(every)}
     return [*reversed(distinct.values())]
+
+
+def on_tuning_split(overrides: Sequence[str]) -> list[str]:
+    """Returns the overrides with those of a run that measures the loss at T on the tuning split.
+
+    Raises UserError if one of them sets what these set.
+    """
+    for word in overrides:
+        if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
+            raise UserError(f"{word}: a choice by the loss at T sets this key itself; drop it")
+    return ["eval.endpoints=128", *overrides, *(f"{key}={value}" for key, value in FIXED.items())]
 
 
 def _rates(point: Point) -> tuple[float, float | None]:
@@ -90,7 +97,7 @@ def _choice(points: Sequence[Point]) -> dict[str, Any]:
     cells: dict[tuple[float, float | None], list[Point]] = {}
     for point in points:
         cells.setdefault(_rates(point), []).append(point)
-    losses = {rates: [_loss(point) for point in repeats] for rates, repeats in cells.items()}
+    losses = {rates: [loss_at_t(point) for point in repeats] for rates, repeats in cells.items()}
     best = min(losses, key=lambda rates: math.fsum(losses[rates]) / len(losses[rates]))
     first = cells[best][0]
     if math.inf in losses[best]:
@@ -110,7 +117,7 @@ def _choice(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _loss(point: Point) -> float:
+def loss_at_t(point: Point) -> float:
     """Returns the loss at T in nats per token, infinite if the point diverged."""
     asked = (None, point.config.train.length, point.config.eval.protocols[0])
     rows = stored(point.run_dir, run=point.run_id)

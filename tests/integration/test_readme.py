@@ -79,6 +79,7 @@ SMALLER = {  # than the pages say: two processes, points that are done or one sc
     "sinusoidal,rope,t5,alibi --dry-run": "rope --dry-run",
     "--slurm": "--dry-run --slurm",  # without a Slurm
     " train.tokens=1000000 --dry-run": " --dry-run",
+    "--search 20": "--search 1",
 }
 
 
@@ -95,7 +96,7 @@ def made_small(line: str) -> list[str]:
         of_text = ("corpus", "eval", "train.length", "train.batch_tokens")
         small = [word for word in small if not word.startswith(of_text)]
         small += ["task.examples=300", "task.examples_per_length=5"]
-    if "tune" in words:  # it sets them itself
+    if {"tune", "--search"} & {*words}:  # which set them
         set_by_tune = ("eval.lengths", "eval.reach", "eval.reference_variants")
         small = [word for word in small if not word.startswith(set_by_tune)]
     if "corpus" in given:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from small import SMALL
+from small import smaller
 
 from lengthgen.sweep.grid import Point, points
 
@@ -58,8 +58,10 @@ PartitionName=closed Nodes=ALL State=DOWN
 def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()) -> list[Point]:
     """Returns points whose runs write no checkpoint before their last step, or a stop."""
     own = ["train.tokens=19200", "train.checkpoint_every=1000", f"runtime.root={root}"]
-    words = [*SMALL, *own, f"runtime.cache={cache}", "runtime.threads=null", *overrides]
-    return points(words, config_dir=None, plugins=plugins)
+    given = {word.partition("=")[0] for word in overrides}
+    usual = [*own, f"runtime.cache={cache}", "runtime.threads=null"]
+    usual = [word for word in usual if word.partition("=")[0] not in given]
+    return points(smaller(*usual, *overrides), config_dir=None, plugins=plugins)
 
 
 class Cluster(NamedTuple):

@@ -40,6 +40,12 @@ SMALL_TASK = [
 VOCAB = 50
 
 
+def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
+    """Returns the overrides, and those of SMALL whose keys they leave open, each key once."""
+    given = {word.partition("=")[0] for word in overrides}
+    return [*(word for word in usual if word.partition("=")[0] not in given), *overrides]
+
+
 def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     """Returns a configuration of a model that trains in a second."""
     read = ("train.tuned=", "train.init_from=")

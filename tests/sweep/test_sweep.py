@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Shell
-from small import SMALL
+from small import SMALL, smaller
 
 from lengthgen.config import compose, schema
 from lengthgen.errors import UserError
@@ -41,7 +41,7 @@ class Mine(Part):
 
 
 def grid(*overrides: str, root: Path | str = "runs") -> list[Point]:
-    words = [*SMALL, f"runtime.root={root}", *overrides]
+    words = smaller(f"runtime.root={root}", *overrides)
     return points(words, config_dir=None, plugins=[])
 
 
@@ -102,7 +102,7 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
     (tmp_path / "my groups/scheme/mine.yaml").write_text(text)
     (tmp_path / "my part.py").write_text(PART)
     monkeypatch.chdir(tmp_path)
-    words = [*SMALL, "scheme=mine", "scheme.parts.mine.word='a, b','it\\'s',x y", "train.lr=1e-3"]
+    words = smaller("scheme=mine", "scheme.parts.mine.word='a, b','it\\'s',x y", "train.lr=1e-3")
     swept = points(words, config_dir=Path("my groups"), plugins=[Path("my part.py")])
     assert [p.config.scheme.parts["mine"]["word"] for p in swept] == ["a, b", "it's", "x y"]
     monkeypatch.chdir("/")
@@ -214,7 +214,7 @@ def test_a_sweep_within_torchrun_is_refused(shell: Shell, monkeypatch: pytest.Mo
 def test_a_device_that_is_not_here_is_refused_before_anything_is_written(
     shell: Shell, tmp_path: Path
 ) -> None:
-    line = shell.error_of("sweep", *SMALL, "seed=1,2", "runtime.device=cuda", "--jobs", "1")
+    line = shell.error_of("sweep", *smaller("seed=1,2", "runtime.device=cuda"), "--jobs", "1")
     assert line.startswith("seed=1: runtime.device=cuda: there is no GPU in this machine")
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import Ran, here
 from repository import PYTHONPATH
-from small import SMALL, small_config
+from small import small_config, smaller
 from trained import assert_same_bits, descendants, is_alive
 
 from lengthgen import pipeline
@@ -42,7 +42,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sweep(*words: str) -> Ran:
-    return here("sweep", *SMALL, *words)
+    return here("sweep", *smaller(*words))
 
 
 def column(ran: Ran, name: str) -> list[str]:

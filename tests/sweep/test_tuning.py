@@ -11,7 +11,7 @@ import yaml
 from commands import Shell, here
 from frames import eval_row
 from repository import PYTHONPATH
-from small import SMALL, small_config
+from small import SMALL, small_config, smaller
 from small_corpora import write
 
 from lengthgen.config import compose
@@ -30,7 +30,7 @@ FEW = ["eval.lengths=[16,32]", "eval.reach=32"]
 
 
 def grid(out: Path, *words: str) -> list[Point]:
-    return tuning.points([*WORDS, *words], out=out, config_dir=None, plugins=[])
+    return tuning.points(smaller(*words, usual=WORDS), out=out, config_dir=None, plugins=[])
 
 
 Losses = Mapping[tuple[str, float, float | None, int], float]  # by scheme, rate, ratio and seed
@@ -114,13 +114,13 @@ def test_a_scheme_whose_every_rate_diverged_is_named(tmp_path: Path) -> None:
 def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
     tmp_path: Path,
 ) -> None:
-    words = ["scheme=rope,t5", RATES, "train.scheme_lr_ratio=1,4,16"]
+    words = ["scheme=rope,t5", "train.lr=1e-3,2e-3", "train.scheme_lr_ratio=1,16"]
     names = [point.config.scheme.name for point in grid(tmp_path, *words)]
-    assert names == ["rope"] * 3 + ["t5"] * 9
+    assert names == ["rope"] * 2 + ["t5"] * 4
     losses: dict[tuple[str, float, float | None, int], float] = {}
-    for lr in (1e-3, 2e-3, 4e-3):
+    for lr in (1e-3, 2e-3):
         losses["rope", lr, None, 1] = 3 + lr
-        for ratio in (1.0, 4.0, 16.0):
+        for ratio in (1.0, 16.0):
             losses["t5", lr, ratio, 1] = 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
     rates = chosen(tmp_path, losses, *words)
     assert (rates["rope"]["lr"], rates["rope"]["scheme_lr_ratio"]) == (1e-3, None)
@@ -144,9 +144,12 @@ def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
         ([], "train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3"),
         (["seed=1,2"], "train.lr: one value leaves no choice"),
         ([RATES, "model.d_ff=32,64"], "model.d_ff: rates are chosen for one value of it; give"),
-        ([RATES, "eval.lengths=[16]"], "eval.lengths=[16]: lengthgen tune sets this key itself"),
-        ([RATES, "+corpus.held_out=validation"], "+corpus.held_out=validation: lengthgen tune se"),
-        ([RATES, "train.tuned=a.yaml"], "train.tuned=a.yaml: lengthgen tune sets this key itself"),
+        ([RATES, "eval.lengths=[16]"], "eval.lengths=[16]: a choice by the loss at T sets this"),
+        (
+            [RATES, "+corpus.held_out=validation"],
+            "+corpus.held_out=validation: a choice by",
+        ),
+        ([RATES, "train.tuned=a.yaml"], "train.tuned=a.yaml: a choice by the loss"),
         ([RATES, "scheme=rpoe"], "scheme=rpoe: no such scheme; did you mean rope?"),
         ([RATES, "--jobs", "two"], "'--jobs': Input should be a valid"),
     ],
@@ -154,7 +157,7 @@ def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
 def test_a_grid_that_is_none_of_rates_is_one_line(
     shell: Shell, words: list[str], said: str
 ) -> None:
-    assert said in shell.refused("tune", *WORDS, *words)
+    assert said in shell.refused("tune", *smaller(*words, usual=WORDS))
 
 
 def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: Path) -> None:
@@ -209,7 +212,6 @@ def test_each_scheme_takes_its_rate(tmp_path: Path) -> None:
         ([], "rope: [", "tuned.yaml: cannot be read as YAML: "),
         ([], "- rope", "holds no KEY: VALUE lines"),
         (["train.tuned=none.yaml"], None, "none.yaml: does not exist"),
-        (["train.tuned=3"], None, "3: cannot be read as YAML"),
     ],
 )
 def test_rates_that_cannot_be_taken_are_one_line(

@@ -1,0 +1,77 @@
+"""A search over a space of overrides by Optuna: the least loss at T on the tuning split."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lengthgen.config import compose
+from lengthgen.config.compose import Axis
+from lengthgen.errors import UserError
+from lengthgen.sweep import grid, tuning
+from lengthgen.sweep.grid import SETTLED, Point, PointState
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+
+class Trial(NamedTuple):
+    """A point, how its run ended, and its loss at T in nats per token: infinite if it diverged."""
+
+    point: Point
+    state: PointState
+    loss: float
+
+
+def search(
+    overrides: Sequence[str],
+    n: int,
+    *,
+    jobs: int,
+    run: Callable[[list[Point]], Mapping[str, PointState]],
+    config_dir: Path | None,
+    plugins: Sequence[Path],
+) -> list[Trial]:
+    """Returns n trials, the best one first; fewer if a run fails, which ends the search.
+
+    `run` is given `jobs` points at a time. A trial is a function of the losses before it, and runs
+    that are done are not repeated: the same command continues, and a larger n adds trials.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise UserError('--search needs optuna; pip install "lengthgen[search]"') from None
+    fixed, axes = compose.axes(overrides, config_dir=config_dir)
+    if not axes:
+        raise UserError("--search: no key has several values; give 'train.lr=interval(1e-3,1e-2)'")
+    words = tuning.on_tuning_split(fixed)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+    space, trials = {axis.key: _distribution(axis) for axis in axes}, list[Trial]()
+    while len(trials) < n and all(trial.state.state in SETTLED for trial in trials):
+        asked = [study.ask(space) for _ in range(min(jobs, n - len(trials)))]
+        points: list[Point] = []
+        for trial in asked:
+            chosen = [f"{key}={value}" for key, value in trial.params.items()]
+            [point] = grid.points([*words, *chosen], config_dir=config_dir, plugins=plugins)
+            points.append(replace(point, varied={k: str(v) for k, v in trial.params.items()}))
+        states = run([*{point.run_id: point for point in points}.values()])
+        for trial, point in zip(asked, points, strict=True):
+            state = states[point.run_id]
+            loss = tuning.loss_at_t(point) if state.state == "done" else math.inf
+            study.tell(trial, loss)
+            trials.append(Trial(point, state, loss))
+    return sorted(trials, key=lambda trial: trial.loss)
+
+
+def _distribution(axis: Axis) -> "BaseDistribution":
+    """Returns Optuna's distribution of an axis; that of whole numbers if its bounds are."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if axis.values:
+        return CategoricalDistribution(axis.values)
+    bounds: dict[str, Any] = {"low": axis.low, "high": axis.high, "log": axis.log}
+    if isinstance(axis.low, int) and isinstance(axis.high, int):
+        return IntDistribution(**bounds)
+    return FloatDistribution(**bounds)

@@ -1,0 +1,101 @@
+"""A search by Optuna: its space, what is measured, and how it continues."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Shell
+from repository import PYTHONPATH
+from small import SMALL, smaller
+
+from lengthgen.config import compose
+from lengthgen.sweep import tuning
+from lengthgen.sweep.grid import Point, PointState
+from lengthgen.sweep.search import search
+
+SET_BY_SEARCH = ("eval.lengths", "eval.reach", "eval.reference_variants")
+WORDS = [word for word in SMALL if not word.startswith(SET_BY_SEARCH)]
+SPACE = ["train.lr=tag(log,interval(1e-4,1e-1))", "model.n_heads=2,4", "seed=int(interval(1,3))"]
+
+
+def test_choices_ranges_and_intervals_are_axes() -> None:
+    words = [*SPACE, "train.batch_tokens=range(64,257,64)", "scheme=glob(rope*)", "model.d_ff=64"]
+    fixed, axes = compose.axes(words, config_dir=None)
+    assert fixed == ["model.d_ff=64"]
+    assert axes[0] == ("train.lr", [], 1e-4, 1e-1, True)
+    assert axes[2] == ("seed", [], 1, 3, False)
+    values = {axis.key: axis.values for axis in axes}
+    assert values["model.n_heads"] == ["2", "4"]
+    assert values["train.batch_tokens"] == ["64", "128", "192", "256"]
+    assert values["scheme"] == ["rope", "rope_conv"]
+
+
+class Runs:
+    """Runs whose loss is least at train.lr=1e-2, and that are counted; those of 2 heads diverge."""
+
+    def __init__(self) -> None:
+        self.given: list[Point] = []
+
+    def __call__(self, points: list[Point]) -> dict[str, PointState]:
+        self.given += points
+        return {p.run_id: PointState("done" if _heads(p) == 4 else "diverged") for p in points}
+
+
+def _heads(point: Point) -> int:
+    return point.config.model.n_heads
+
+
+def _loss(point: Point) -> float:
+    return abs(math.log10(point.config.train.lr) + 2)
+
+
+@pytest.mark.slow
+def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "loss_at_t", _loss)
+    given: dict[str, Any] = {"jobs": 2, "config_dir": None, "plugins": []}
+    first, longer = Runs(), Runs()
+    words = smaller(*SPACE, f"runtime.root={tmp_path}", usual=WORDS)
+    trials = search(words, 6, run=first, **given)
+    assert len(trials) == 6
+    assert {_heads(t.point) for t in trials if t.loss == math.inf} == {2}
+    assert {p.config.corpus.held_out for p in first.given} == {"tuning"}
+    assert {tuple(p.config.eval.lengths) for p in first.given} == {(16,)}
+    more = search(words, 20, run=longer, **given)
+    assert [p.run_id for p in longer.given[:6]] == [p.run_id for p in first.given]
+    assert more[0].loss == min(trial.loss for trial in more) < 0.2
+    chosen = [_heads(point) for point in longer.given[10:]]  # behind the random ones
+    assert chosen.count(4) > chosen.count(2)
+
+
+@pytest.mark.slow
+def test_a_search_trains_and_prints_the_best_point_first_and_repeats_none(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    asked = ["corpus.documents=80", "train.lr=1e-5,1e-2", "--search", "2", "--jobs", "2"]
+    words = ["sweep", *smaller(*asked, usual=WORDS)]
+    ran = shell.run(*words)
+    assert ran.code == 0, ran.err
+    head, *rows = [line.split("\t") for line in ran.out.splitlines()]
+    assert head == ["train.lr", "loss at T", "state", "run"]
+    losses = [float(row[1]) for row in rows]
+    assert losses == sorted(losses)
+    assert ran.err.splitlines()[-1] == f"least loss: train.lr={rows[0][0]}"
+    logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
+    assert shell.run(*words).out == ran.out
+    assert {path: path.stat().st_mtime_ns for path in logs} == logs
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--search", "2"], "--search: no key has several values; give"),
+        (["seed=1,2", "--search", "2", "--slurm", "time=5"], "--search: each point depends on"),
+        (["seed=1,2", "eval.reach=8", "--search", "2"], "eval.reach=8: a choice by the loss at T"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line(shell: Shell, words: list[str], said: str) -> None:
+    assert shell.refused("sweep", *smaller(*words, usual=WORDS)).startswith(said)
