@@ -213,7 +213,7 @@ def axes(overrides: Sequence[str], *, config_dir: Path | None) -> tuple[list[str
     """
     fixed, several = list[str](), list[Axis]()
     for override in _parse(overrides):
-        key, sweep = str(override.get_key_element()), override.value()
+        key, sweep = str(override.get_key_element()), cast(Any, override.value())
         if not override.is_sweep_override():
             fixed.append(str(override.input_line))
         elif override.is_interval_sweep():
