@@ -159,7 +159,7 @@ def compose(
         return _changed(base, overrides, config_dir)
     defaults = user_overrides(overrides, config_dir=config_dir)
     for override in _parse(defaults):
-        _refuse_unknown_choice(override, config_dir)
+        _refuse_unknown_choice(override, folders)
     plain = _composed([*defaults, *overrides], config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
