@@ -24,6 +24,7 @@ from lengthgen.errors import UserError, first_line, suggestion
 
 T = TypeVar("T")
 BOS = "<|bos|>"
+BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
@@ -77,7 +78,10 @@ def _path_of(name: str) -> Path:
 
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Reads a byte-level tokenizer.json; special tokens in a text are encoded as plain text."""
+    """Reads a byte-level tokenizer.json, or a BPE of SentencePiece with a token for every byte.
+
+    Special tokens in a text are encoded as plain text.
+    """
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
     except FileNotFoundError:
@@ -87,11 +91,11 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     except Exception as error:  # the library raises nothing narrower
         wrong = f"is not a tokenizer.json of the tokenizers library: {error}"
     else:
-        if '"type":"ByteLevel"' in tokenizer.to_str():
+        if '"type":"ByteLevel"' in tokenizer.to_str() or is_sentencepiece(tokenizer):
             return _plain(tokenizer)
         wrong = (
             "is not byte-level, so that bytes of text per token are not known; use a byte-level "
-            "BPE (such as GPT-2's), bpe or bytes"
+            "BPE (such as GPT-2's), one with byte_fallback (Llama 2's), bpe or bytes"
         )
     raise UserError(f"corpus.tokenizer: {path} {wrong}")
 
@@ -180,16 +184,32 @@ def finds_words_as_gpt2(tokenizer: tokenizers.Tokenizer) -> bool:
 
 
 def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
-    """Returns how many bytes of UTF-8 text each id of a byte-level tokenizer stands for."""
+    """Returns how many bytes of UTF-8 text each id of a byte-level tokenizer stands for.
+
+    With SentencePiece also the blank counts that it puts before a text.
+    """
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     added = tokenizer.get_added_tokens_decoder()
     n_bytes = np.zeros(max(vocab.values()) + 1, dtype=np.int64)
+    pieces_of_text = is_sentencepiece(tokenizer)
     for token, i in vocab.items():
-        if i not in added:
+        if i not in added and not pieces_of_text:
             n_bytes[i] = len(token)  # one character of the byte-level alphabet per byte
+        elif i not in added:
+            is_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", token)
+            n_bytes[i] = 1 if is_byte else len(token.replace(BLANK, " ").encode())
         elif not added[i].special:
             n_bytes[i] = len(token.encode())
     return n_bytes
+
+
+def is_sentencepiece(tokenizer: tokenizers.Tokenizer) -> bool:
+    """True for a BPE with a token for every byte that changes nothing of a text but its blanks."""
+    plain: dict[str, Any] = json.loads(tokenizer.to_str())
+    normalizer = plain["normalizer"] or {}
+    steps = [step for step in normalizer.get("normalizers", [normalizer]) if step]
+    marks = [step.get("content", step.get("prepend")) for step in steps]  # of Replace, Prepend
+    return bool(plain["model"].get("byte_fallback")) and {*marks} <= {BLANK}
 
 
 def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:

@@ -404,7 +404,8 @@ def _candidates(config: Config) -> Iterator[dict[str, Any]]:
         yield {"model_type": "qwen2", **rms}
     layer = {**size, "layer_norm_eps": model.norm_epsilon, "rope_parameters": rope, **biased}
     yield {"model_type": "gpt_neox", **layer, "use_parallel_residual": model.parallel_residual}
-    names = {"d_model": D, "n_layers": model.n_layers, "n_heads": H, "max_seq_len": T}
+    # Its code makes a bias of this length, at which the model does not end.
+    names = {"d_model": D, "n_layers": model.n_layers, "n_heads": H, "max_seq_len": 32 * T}
     yield {"model_type": "mpt", **names, "layer_norm_epsilon": model.norm_epsilon}
     names = {"n_embd": D, "n_layer": model.n_layers, "n_head": H, "n_positions": T}
     names |= {"n_inner": model.d_ff, "activation_function": act}

@@ -104,6 +104,38 @@ def normalised(tokenizer: dict[str, Any]) -> None:
     tokenizer["normalizer"] = {"type": "NFC"}
 
 
+def sentencepiece(tokenizer: dict[str, Any]) -> None:
+    """A BPE as Llama 2's, whose tokens are bytes or pieces of text with marks for blanks."""
+    pieces = [
+        "<unk>",
+        "<s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "\u2581",
+        *"abe",
+        "\u2581a",
+    ]
+    model = tokenizers.models.BPE(
+        vocab={piece: i for i, piece in enumerate(pieces)},
+        merges=[("\u2581", "a")],
+        unk_token="<unk>",
+        byte_fallback=True,
+    )
+    steps = [
+        tokenizers.normalizers.Prepend("\u2581"),
+        tokenizers.normalizers.Replace(" ", "\u2581"),
+    ]
+    given = tokenizers.Tokenizer(model)
+    given.normalizer = tokenizers.normalizers.Sequence(steps)
+    given.add_special_tokens(["<unk>", "<s>"])
+    tokenizer.clear()
+    tokenizer |= json.loads(given.to_str())
+
+
+def lower_case(tokenizer: dict[str, Any]) -> None:
+    sentencepiece(tokenizer)
+    tokenizer["normalizer"]["normalizers"].append({"type": "Lowercase"})
+
+
 def words(tokenizer: dict[str, Any]) -> None:
     model = tokenizers.models.WordLevel(vocab={"<s>": 0, "a": 1}, unk_token="<s>")
     tokenizer |= json.loads(tokenizers.Tokenizer(model).to_str())
@@ -116,6 +148,7 @@ def words(tokenizer: dict[str, Any]) -> None:
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
         (normalised, {}, r"given.json changes the text of accents.txt \(\d+ bytes become"),
         (words, {}, "given.json is not byte-level"),
+        (lower_case, {}, "given.json is not byte-level"),
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_refused(
@@ -127,6 +160,20 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     write(cache_dir, {"given.json": json.dumps(plain)})
     with pytest.raises(UserError, match=message):
         load(files(folder, tokenizer=str(cache_dir / "given.json"), **changes), cache_dir)
+
+
+def test_tokens_of_sentencepiece_stand_for_all_bytes_of_a_text_and_the_blank_before_it(
+    folder: Path, cache_dir: Path
+) -> None:
+    corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
+    plain = json.loads(corpus.tokenizer_path.read_text())
+    sentencepiece(plain)
+    write(cache_dir, {"given.json": json.dumps(plain)})
+    given = load(files(folder, tokenizer=str(cache_dir / "given.json")), cache_dir).corpus
+    assert given.bos_id == 1
+    for i, n_bytes in enumerate(corpus.train.lengths.tolist()):
+        assert given.token_bytes[given.train.document(i)].sum() == n_bytes + 1
+    assert len({*given.train.tokens.tolist()} & {*range(2, 258)}) > 10  # bytes of what has no piece
 
 
 def test_an_empty_list_of_paths_copies_without_room_and_no_library_are_errors(
