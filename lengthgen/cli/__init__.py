@@ -80,7 +80,8 @@ def main() -> NoReturn:
         code = program(args=words, prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        instead = _instead(words) if hasattr(error, "option_name") else None
+        composes = words[0] in ("train", "sweep", "tune") and hasattr(error, "option_name")
+        instead = _instead(words) if composes else None
         _end(f"error: {instead or ' '.join(error.format_message().split())}", 2)
     except UserError as error:
         _end(f"error: {error}", 2)

@@ -460,8 +460,7 @@ def _composed(
 
     words = list(overrides)
     if config_dir is not None:
-        quoted = str(config_dir.resolve()).replace("\\", "\\\\").replace("'", "\\'")
-        words.append(f"hydra.searchpath=['file://{quoted}']")
+        words.append(f"hydra.searchpath={_as_override([f'file://{config_dir.resolve()}'])}")
     # Hydra 1.4 deprecates version_base; before it, leaving it out warns.
     version = {} if hydra.__version__.startswith("1.4") else {"version_base": "1.3"}
     GlobalHydra.instance().clear()

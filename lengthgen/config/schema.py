@@ -460,6 +460,10 @@ def from_overrides(
     given = None if base is None else as_given(base)
     plain = compose.compose(overrides, config_dir=config_dir, base=given)
     plain["plugins"] = plugin_files.give(plugins)
+    if base is not None and not plugins:
+        plain["plugins"] = base.plugins
+        for digest in base.plugins:
+            plugin_files.given(digest, kept=base.run_dir / f"plugins/{digest}.py")
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}
     if {"train.steps", "train.tokens"} <= keys:
         raise UserError("train.steps and train.tokens are two budgets; drop one of them")

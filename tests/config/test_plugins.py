@@ -8,7 +8,7 @@ from trained import QUIET, rows_of
 
 from lengthgen import pipeline
 from lengthgen.config import plugins
-from lengthgen.config.schema import Config
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.runs.distributed import ALONE
@@ -67,9 +67,14 @@ def test_a_run_keeps_its_plugin_which_is_to_be_given_again(
     for given in ([], [other]):
         with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
             pipeline.configs_of([run_dir], {}, plugins=given)
+    base = pipeline.config_of(run_dir, {})
+    with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
+        from_overrides(["seed=2"], config_dir=None, plugins=[], base=base)
     (config,) = pipeline.configs_of([run_dir], {}, plugins=[kept])
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir / "eval.jsonl") == before
+    changed = from_overrides(["seed=2"], config_dir=None, plugins=[], base=base)
+    assert pipeline.validate(changed).plugins == [kept.stem]
 
 
 @pytest.mark.parametrize(
