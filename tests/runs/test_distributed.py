@@ -47,7 +47,7 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path, n: int) -> No
         # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
-            torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
+            torch.testing.assert_close(got[name], weight, rtol=0, atol=5e-5)
 
 
 # Failures
