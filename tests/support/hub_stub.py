@@ -24,13 +24,10 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
         def do_GET(self) -> None:
             self.answer()
 
-        def do_POST(self) -> None:
-            self.answer(self.rfile.read(int(self.headers["content-length"])))
-
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-        def answer(self, body: bytes = b"") -> None:
+        def answer(self) -> None:
             path = unquote(urlsplit(self.path).path).removeprefix("/").removeprefix("api/")
             path = path.removeprefix("models/")
             name = next((name for name in folders if path.startswith(name + "/")), path)
@@ -45,9 +42,6 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
                     folder.rglob("*") if "recursive=t" in self.path.lower() else folder.glob("*")
                 )
                 return self.send([entry(f, root) for f in sorted(below)])
-            if kind == "paths-info":
-                wanted = json.loads(body)["paths"] if body[:1] == b"{" else unquote(body.decode())
-                return self.send([e for e in every(root) if e["path"] in wanted])
             names = [{"rfilename": e["path"]} for e in every(root) if e["type"] == "file"]
             about: dict[str, Any] = {"id": name.partition("/")[2], "sha": COMMIT, "siblings": names}
             return self.send({**about, "tags": [], "private": False, "gated": False})
