@@ -28,7 +28,7 @@ def export_run(
     ] = None,
     plugin: Plugin = None,
 ) -> None:
-    """Write a model to share, for transformers: weights, tokenizer and model card."""
+    """Write a model to share: weights, tokenizer and model card."""
     names, changes = split(arguments, sections=("runtime",))
     from lengthgen import pipeline
     from lengthgen.config import plugins
