@@ -1,6 +1,7 @@
 """Validation of keys by their types: pydantic checks, and its errors become one line."""
 
 import inspect
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from lengthgen.errors import UserError, shortened, suggestion
+from lengthgen.errors import UserError, first_line, shortened, suggestion
 
 T = TypeVar("T")
 
@@ -28,14 +29,18 @@ def schema_of(kind: type[Any]) -> type[Section]:
     above = schema_of(kind.__bases__[0]) if passes_on else Section
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
-    except NameError as error:
-        raise UserError(f"{kind.__name__}.__init__: {error} ({inspect.getfile(kind)})") from error
-    fields: dict[str, Any] = {
-        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
-        for p in parameters
-        if p.kind is p.KEYWORD_ONLY
-    }
-    return create_model("Arguments", __base__=above, **fields)
+        fields: dict[str, Any] = {
+            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY
+        }
+        schema = create_model("Arguments", __base__=above, **fields)
+        json.dumps([default for _, default in fields.values() if default is not ...])
+    except (NameError, TypeError, ValueError, RuntimeError) as error:  # pydantic's are of the last
+        where = f"{kind.__name__}.__init__"
+        why = f"{where}: {first_line(error)} ({inspect.getfile(kind)})"
+        raise UserError(f"{why}; arguments are text, numbers, lists of them or null") from error
+    return schema
 
 
 def arguments(kind: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from lengthgen.data.tokenizer import (
     train_tokenizer,
 )
 from lengthgen.errors import UserError
-from lengthgen.files import new_folder, sha256_of
+from lengthgen.files import new_folder, sha256_of, utf8
 
 SPLITS = ("train", "validation")
 BATCH = 1_000_000  # characters that are encoded in one call
@@ -122,11 +122,12 @@ class Build:
         with (folder / f"{split}.text").open("wb") as file:
             for d in documents:
                 try:
-                    raw = d.text.encode()
+                    raw, _ = d.text.encode(), d.name.encode()
                 except (UnicodeEncodeError, AttributeError):
+                    which, text = getattr(d, "name", None), getattr(d, "text", d)
                     raise UserError(
-                        f"corpus={name}: document {d.name} is no text that UTF-8 can hold, but "
-                        f"{ascii(d.text)[:40]}; leave it out"
+                        f"corpus={name}: document {utf8(str(which))} is no text that UTF-8 can "
+                        f"hold, or has no such name: {ascii(text)[:40]}; leave it out"
                     ) from None
                 n_empty += not raw
                 if raw:

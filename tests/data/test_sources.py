@@ -374,3 +374,20 @@ def test_a_document_that_is_no_text_is_named(tmp_path: Path, text: str) -> None:
     config = configured(tmp_path, text=FILE.replace("text=text", f"text={text}"))
     with pytest.raises(UserError, match="document train:0 is no text that UTF-8 can hold"):
         load(config.corpus, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("1 / 0", r"corpus.source: Counting raised ZeroDivisionError: .*, line \d+\)"),
+        ("open('/nowhere/x')", "corpus.source: Counting raised FileNotFoundError"),
+        ("'text'", "document None is no text"),
+        ("Document(name=i, text='a')", "document 0 is no text .* or has no such name: 'a'"),
+        ("Document(name='\\udc80', text='a')", r"document .x80 is no text"),
+    ],
+)
+def test_an_error_of_a_source_is_one_line(tmp_path: Path, document: str, said: str) -> None:
+    code = FILE.replace('Document(name=f"{split}:{i}", text=text)', document)
+    config = configured(tmp_path, text=code)
+    with pytest.raises(UserError, match=said):
+        load(config.corpus, tmp_path / "cache")

@@ -117,6 +117,15 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
     "class Mine(Part):\n    def __init__(self, shape, *, n: 'Number'): ...\n": (
         r"Mine\.__init__: name 'Number' is not defined .*mine.py"
     ),
+    "class Mine(Part):\n    def __init__(self, shape, *, x: torch.Tensor = None): ...\n": (
+        r"Mine\.__init__: Unable to generate .*mine.py\); arguments are text, numbers"
+    ),
+    "class Mine(Part):\n    def __init__(self, shape, *, x=torch.nn.ReLU()): ...\n": (
+        r"Mine\.__init__: Object of type ReLU is not JSON serializable"
+    ),
+    "class Mine(Part):\n    def __init__(self, shape, *, model_dump: int = 1): ...\n": (
+        r"Mine\.__init__: Field 'model_dump' conflicts"
+    ),
     "class Mine(Part):\n    def bais(self, c): ...\n": (
         r"parts\.mine: its class Mine overrides no hook.* bias,"
     ),

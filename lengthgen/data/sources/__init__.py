@@ -78,11 +78,22 @@ def source_of(corpus: schema.Corpus) -> Source:
 
 
 def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:
-    """Yields the documents of a split.
+    """Yields the documents of a split. Raises UserError for any error of a source, with its line.
 
     With corpus.held_out=tuning both splits come from the training documents: 1 in 20 by hash, and
     the first one, validate. Those of validation are never read then.
     """
+    try:
+        yield from _documents(corpus, source, held_out=held_out)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        kind = type(source)
+        why = classes.described(error, kind)
+        raise UserError(f"corpus.source: {kind.__name__} raised {why}") from error
+
+
+def _documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:
     if corpus.held_out == "validation":
         yield from source.read(held_out=held_out)
         return
