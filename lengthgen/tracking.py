@@ -320,6 +320,8 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         return report.url
     except Exception as error:
         raise UserError(f"track report: W&B: {_shortened(str(error))}") from None
+    finally:
+        wandb.teardown()
 
 
 def _evaluated(
