@@ -21,8 +21,9 @@ from lengthgen.runs import distributed
 from lengthgen.runs.distributed import CONTINUES, Failed
 
 MEMORY = ["train.batch_tokens=64", "train.tokens=512"]
+DROPOUT = ["model.dropout=0.3", "train.lr=1e-3"]  # Adam moves what is left of rounding by the rate
 RUNS = {  # by the number of processes; 8 windows do not divide by 3, nor by 3 windows at a time
-    3: ["scheme=alibi", "runtime.micro_batch=3", "train.tokens=1024", "model.dropout=0.3"],
+    3: ["scheme=alibi", "runtime.micro_batch=3", "train.tokens=1024", *DROPOUT],
     2: ["scheme=transformer_xl_recurrent", *MEMORY],
 }
 
@@ -47,7 +48,7 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path, n: int) -> No
         # A slow cosine of Transformer-XL adds nearly the same to all logits of a query, which
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
-            torch.testing.assert_close(got[name], weight, rtol=0, atol=5e-5)
+            torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
 
 
 # Failures
