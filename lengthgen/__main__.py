@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from lengthgen.runs import signals
 
-INTERRUPTED = "interrupted; the same command continues with what is done\n"
+INTERRUPTED = "interrupted; rerun to resume\n"
 
 
 def main() -> NoReturn:

@@ -33,8 +33,8 @@ def train(
     Args:
         overrides: As typed on the command line, such as "train.lr=2e-3".
         base: A run whose configuration is changed, in place of the defaults.
-        config_dir: Folder with groups of your own.
-        plugins: Python files with parts of your own, or one, whose code this call runs.
+        config_dir: Folder with custom groups.
+        plugins: Python files with custom parts, or one, whose code this call runs.
         values: The same as nested values: scheme="rope", seed=2, train={"tokens": 1_000_000}.
 
     Raises:

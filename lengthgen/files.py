@@ -30,7 +30,7 @@ class Unreadable(UserError):
     """A file or folder that is there, and cannot be read, perhaps for a moment."""
 
     def __init__(self, path: Path, error: OSError) -> None:
-        remedy = "fix its permissions or its disk, then run the same command again"
+        remedy = "fix its permissions or its disk, then rerun"
         super().__init__(f"{path}: cannot be read ({error.strerror}); {remedy}")
 
 
@@ -245,5 +245,5 @@ def writing(path: Path) -> Generator[None]:
     except OSError as error:
         raise UserError(
             f"{path}: cannot be written ({error.strerror}); "
-            "free disk space or fix its permissions, then run the same command again"
+            "free disk space or fix its permissions, then rerun"
         ) from error

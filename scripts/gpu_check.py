@@ -453,7 +453,7 @@ def main() -> None:
     for row in (*(row for row in rows if row["check"] in ("no wait", "tokens/s")), *failed):
         print(line(row))
     if todo:
-        print(f"{len(todo)} checks are left; the same command continues")
+        print(f"{len(todo)} checks are left; rerun to resume")
     print(f"{len(failed)} out of bounds")
     sys.exit(1 if failed else 0)
 

@@ -59,7 +59,7 @@ stopping=()
 code=0
 "${stopping[@]}" "$python" -m lengthgen sweep "${words[@]}" "$@" || code=$?
 if [ "$code" -eq 124 ] || [ "$code" -eq 143 ]; then
-  echo "stopped after $SECONDS s; the same command continues" >&2
+  echo "stopped after $SECONDS s; rerun to resume" >&2
   exit 0
 fi
 [ "$code" -eq 0 ] || exit "$code"

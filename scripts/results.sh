@@ -11,7 +11,7 @@
 #   budget      RoPE, ALiBi, T5, KERPLE and NoPE after 1.5, 6 and 24 million tokens, one seed, beside
 #               those of results/figure1 (12 million) and of report (3 million)
 #   context     ALiBi and RoPE trained at 128 tokens, beside those of results/figure1
-#   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or of your own
+#   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or a custom one
 #               corpus=files corpus.path=FOLDER corpus.name=books
 #   kerple      KERPLE, ALiBi, T5 and RoPE under five protocols, two seeds, 6 million tokens
 #   variants    training-free variants of the runs of RoPE of figure1
@@ -28,11 +28,11 @@
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   smollm2     a pretrained model, SmolLM2-135M-Instruct (T = 8,192), as it is and under training-free
-#               variants, on 16 documents of a corpus: corpus=python, or of your own, such as
+#               variants, on 16 documents of a corpus: corpus=python, or a custom one, such as
 #               corpus=files corpus.path=FOLDER corpus.name=books; about 20 hours of one core
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
-# Runs go to runs/NAME, tables and figures to results/NAME. Killed, the same command continues. An
+# Runs go to runs/NAME, tables and figures to results/NAME. Killed, rerun to resume. An
 # hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
 # twelve.
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.

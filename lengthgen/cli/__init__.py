@@ -35,7 +35,7 @@ HYDRA = {  # options of Hydra's programs, and what stands in their place
     MULTIRUN: "one run takes one value of each key; for several, give lengthgen sweep",
     "-cn --config-name": "a file of overrides is an experiment: give experiment=NAME, as lengthgen "
     "list experiments names them",
-    "-cp --config-path -cd": "give --config-dir DIR, a folder of groups of your own",
+    "-cp --config-path -cd": "give --config-dir DIR, a folder of custom groups",
     "-c -i --info -p --package --resolve --hydra-help": "give --cfg job, which prints it all",
     "-r --run --experimental-rerun": "give --from RUN KEY=VALUE, which changes a run",
 }

@@ -102,13 +102,13 @@ Runs = Annotated[
     ),
 ]
 ConfigDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder with groups of your own.")
+    Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")
 ]
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="Python file with parts of your own, or of a run; it runs in this command.",
+        help="Python file with custom parts, or of a run; it runs in this command.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]

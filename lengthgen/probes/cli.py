@@ -24,7 +24,7 @@ def probe_runs(
     """Analyse the checkpoints of runs, by default of the newest one.
 
     Takes eval.* and runtime.* overrides. Writes numbers to probes.jsonl and a picture of each probe
-    to probes/ of the run; only missing probes are computed. A plugin may define probes of your own.
+    to probes/ of the run; only missing probes are computed. A plugin may define custom probes.
     """
     names, changes = split(arguments, sections=("eval", "runtime"))
     from lengthgen import pipeline

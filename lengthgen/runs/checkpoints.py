@@ -64,7 +64,7 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"{final}: cannot write the checkpoint of step {step} ({first_line(error)}); "
-            "free disk space and run the same command again: it resumes from the one before"
+            "free disk space and rerun to resume from the one before"
         ) from error
     for superseded in status.checkpoint_folders(run_dir)[:-KEPT]:
         shutil.rmtree(superseded, ignore_errors=True)

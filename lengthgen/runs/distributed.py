@@ -21,7 +21,7 @@ from lengthgen.errors import UserError, first_line
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for another one gives up
-CONTINUES = "the same command continues from the last checkpoint"
+CONTINUES = "rerun to resume from the last checkpoint"
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 

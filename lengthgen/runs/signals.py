@@ -37,7 +37,7 @@ def interruptible() -> Generator[None]:
         for kind in kinds:  # a scheduler and torchrun both pass it on
             signal.signal(kind, signal.SIG_IGN)
         name = signal.Signals(number).name
-        message = f"stopped by {name}; the same command continues with what is done"
+        message = f"stopped by {name}; rerun to resume"
         raise Stopped(message, exit_code=128 + number)
 
     ctrl_c = [signal.SIGINT] if callable(signal.getsignal(signal.SIGINT)) else []

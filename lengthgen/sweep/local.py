@@ -104,7 +104,7 @@ def run(
     for process, point, _ in at_work:
         change(point, _end_of(process, point))
     name = signal.Signals(stop.received).name
-    message = f"stopped by {name}: {counted(states)}; the same command continues"
+    message = f"stopped by {name}: {counted(states)}; rerun to resume"
     raise Stopped(message, exit_code=128 + stop.received)
 
 

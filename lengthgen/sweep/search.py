@@ -36,7 +36,7 @@ def search(
     """Returns n trials, the best one first; fewer if a run fails, which ends the search.
 
     `run` is given `jobs` points at a time. A trial is a function of the losses before it, and runs
-    that are done are not repeated: the same command continues, and a larger n adds trials.
+    that are done are not repeated: rerun to resume, with a larger n to add trials.
     """
     try:
         import optuna

@@ -97,7 +97,7 @@ def train(
     if stopping:
         raise Stopped(
             f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
-            f"{train.steps}, with a checkpoint; the same command continues",
+            f"{train.steps}, with a checkpoint; rerun to resume",
             exit_code=128 + stopping,
         )
 

@@ -142,7 +142,7 @@ def test_the_configuration_is_printed_as_yaml_that_names_the_run(
         ("sweep --seed 1", "--seed: keys have no dashes; give seed=VALUE"),
         ("train --config-name base", "--config-name: a file of overrides is an experiment: give"),
         ("train -cn base", "-cn: a file of overrides is an experiment: give experiment=NAME"),
-        ("train -cp conf", "-cp: give --config-dir DIR, a folder of groups of your own"),
+        ("train -cp conf", "-cp: give --config-dir DIR, a folder of custom groups"),
         ("train --info all", "--info: give --cfg job, which prints it all"),
         ("train --cfg hydra", "--cfg hydra: a run has one configuration; give --cfg job"),
         ("train hydra.run.dir=x", "only the syntax is Hydra's; runs are in runtime.root=DIR"),
@@ -207,7 +207,7 @@ def test_what_a_run_cannot_be_evaluated_with_is_one_line(
 def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text("raise KeyboardInterrupt\n")
     ran = shell.run("train", "--plugin", "part.py")
-    assert ran == Ran(130, "", "interrupted; the same command continues with what is done\n")
+    assert ran == Ran(130, "", "interrupted; rerun to resume\n")
 
 
 SWALLOWS = """
@@ -234,7 +234,7 @@ def test_ctrl_c_in_an_import_that_swallows_it_ends_at_once_with_one_line(
 ) -> None:
     code = SWALLOWS.replace("NAME", repr(module))
     ran = commands.run("-c", code, "train", *SMALL, cwd=tmp_path)
-    said = "interrupted; the same command continues with what is done\n"
+    said = "interrupted; rerun to resume\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", said)
     assert list(tmp_path.iterdir()) == []
 

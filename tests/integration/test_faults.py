@@ -1,4 +1,4 @@
-"""Whatever ends a command, the same command continues, and nothing that was right is lost."""
+"""Whatever ends a command, rerunning it resumes, and nothing that was right is lost."""
 
 import errno
 import os

@@ -29,7 +29,7 @@ def test_a_signal_ends_work_at_once_with_its_exit_code(kind: signal.Signals) -> 
         with suppress(Exception):  # which it is not taken for
             stop(kind)
 
-    with pytest.raises(Stopped, match=f"stopped by {kind.name}; the same command") as caught:
+    with pytest.raises(Stopped, match=f"stopped by {kind.name}; rerun to resume") as caught:
         work()
     assert caught.value.exit_code == 128 + kind
     assert signal.getsignal(kind) is signal.SIG_DFL
