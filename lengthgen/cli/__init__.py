@@ -131,7 +131,7 @@ def _end(message: str, exit_code: int) -> NoReturn:
     """Writes the message of an error, which under torchrun is in its file, and exits."""
     if ERROR_FILE not in os.environ:
         warn(message)
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    if os.environ.get("WORLD_SIZE", "1") != "1" and "MASTER_ADDR" in os.environ:
         sys.stderr.flush()
         os._exit(exit_code)  # the end of Python may wait for threads of a failed group
     sys.exit(exit_code)

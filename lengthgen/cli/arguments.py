@@ -101,9 +101,7 @@ Runs = Annotated[
         "Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
     ),
 ]
-ConfigDir = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")
-]
+ConfigDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")]
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(

@@ -44,7 +44,7 @@ def push(
 
 
 def report(arguments: Runs = None) -> None:
-    """Make a report in Weights & Biases of runs that it has, by default of the newest one."""
+    """Make a report of runs there, by default of the newest one."""
     names, changes = split(arguments, sections=("runtime",))
     run_dirs = find_runs(names, changes)
     from lengthgen import pipeline, tracking

@@ -171,7 +171,15 @@ class Corpus(Section):
 
     plugins: tuple[str, ...] = Field(default=(), exclude=True)  # those of the configuration
 
-    _paths = model_validator(mode="before")(_with_absolute_paths)
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, given: Any) -> Any:
+        """Makes paths absolute, and names a dataset of the Hub as it is there."""
+        placed = _with_absolute_paths(given)
+        if isinstance(placed, dict) and placed.get("name", "") is None and placed.get("repo"):
+            name = re.sub(r"[^A-Za-z0-9_.]", "_", Path(str(placed["repo"])).name)[:64]
+            return {**placed, "name": name}
+        return placed
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -470,7 +478,7 @@ def from_overrides(
     if "scheme.name" not in keys:
         _name_by_parts(plain["scheme"], config_dir)
     _apply_tuned(plain, overrides)
-    _settle_corpus(plain["corpus"])
+    _place_tokenizer(plain["corpus"])
     return from_plain(plain, config_dir=config_dir)
 
 
@@ -485,11 +493,9 @@ def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
         scheme["name"] = ".".join([str(name), *words])
 
 
-def _settle_corpus(corpus: Any) -> None:
-    """Names a dataset of the Hub as it is there, and makes the path of a tokenizer absolute."""
+def _place_tokenizer(corpus: Any) -> None:
+    """Makes the path of a tokenizer absolute; a name of the Hub stays as it is."""
     given = corpus if isinstance(corpus, dict) else {}
-    if given.get("name") is None and isinstance(given.get("repo"), str):
-        given["name"] = re.sub(r"[^A-Za-z0-9_.]", "_", Path(given["repo"]).name)[:64]
     tokenizer = given.get("tokenizer")
     if tokenizer not in (None, *TOKENIZERS) and os.path.exists(tokenizer):
         given["tokenizer"] = str(_absolute(tokenizer))

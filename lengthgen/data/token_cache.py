@@ -154,7 +154,8 @@ class Build:
         if not cut and max((text.n_bytes for text in texts), default=0) > PIECE:
             self.say(f"{corpus.tokenizer}: long documents are encoded whole, at 150 bytes a byte")
         n_bytes_of, bos_id = token_bytes(tokenizer), find_bos(tokenizer)
-        blank = int(n_bytes_of[tokenizer.encode("a", add_special_tokens=False).ids].sum()) - 1
+        letter = n_bytes_of[tokenizer.encode("a", add_special_tokens=False).ids]
+        blank = max(0, int(letter.sum()) - 1)  # no bytes where no token has the letter
         dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
         progress = Progress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:

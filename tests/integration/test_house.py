@@ -22,7 +22,7 @@ PACKAGE = {
     "model": 1600,  # 1300; options of blocks of pretrained models, dropout, shapes of biases
     "data": 1185,  # without sources; odd files, equal paths, SentencePiece, tokenizers of the Hub
     "schemes": 1025,  # without schemes
-    "config": 1410,  # 900; a run changed, defaults of the user, filters of runs, names as in papers
+    "config": 1420,  # 900; a run changed, defaults of the user, filters of runs, names as in papers
     "errors, escaping, files, terminal": 540,  # 450; folders of export, import and runs set aside
     "tasks": 1050,  # without tasks
     "probes": 375,  # without probes

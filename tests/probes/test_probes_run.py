@@ -95,7 +95,7 @@ def test_the_newest_run_is_probed_and_a_report_shows_what_its_probes_found(
     root = f"runtime.root={run_dir.parent}"
     ran = shell.run("probe", "--probes", "shift_invariance,bias", root)
     assert ran.code == 0
-    run, *lines, figures = ran.out.splitlines()
+    run, _, *lines, figures = ran.out.splitlines()  # below a header
     assert (run, figures) == (f"run: {run_dir}", f"figures: {run_dir / 'probes'}")
     assert re.match(r"shift_invariance\tk 1: dnll \S+, kl .*; k 64: dnll ", lines[0])
     assert lines[1:] == ["bias\tn/a: no part adds to the logits by distance"]
@@ -134,7 +134,7 @@ def test_a_file_is_a_probe(run_dir: Path, shell: Shell) -> None:
     words = ["--probes", "uncertainty", f"runtime.root={run_dir.parent}"]
     ran = shell.run("probe", *own, *words)
     assert (ran.code, ran.err.count("error")) == (0, 0)
-    line = ran.out.splitlines()[1]
+    _, _, line, _ = ran.out.splitlines()
     assert re.fullmatch(r"uncertainty\tlength 16: entropy \S+; length 64: entropy \S+", line)
     assert (run_dir / "probes" / "uncertainty.png").exists()
     listed = shell.run("list", "probes", *own).out
