@@ -438,9 +438,11 @@ def _changed(
             raise UserError(f"{word}: it sets keys of several groups; drop it or --from")
         file = choices(group, config_dir=config_dir)[word.partition("=")[2]]
         beside += overrides_of({k: v for k, v in _at_keys(group, file).items() if k != group})
-    sections = _composed([*groups], config_dir) if groups else {}
+    # With what is set in them: a choice may leave a value open.
+    inside = [word for word, key in chosen.items() if key.partition(".")[0] in groups.values()]
+    sections = _composed(inside, config_dir) if groups else {}
     plain = {**base, **{group: sections[group] for group in groups.values()}}
-    others = [word for word in words if word not in groups]
+    others = [word for word in words if word not in inside]
     return _composed([*beside, *others], config_dir, base=plain)
 
 

@@ -45,6 +45,9 @@ def test_a_run_changed_is_the_run_of_all_the_words(shell: Shell, run: Path) -> N
     assert gpu["train"]["tokens"] == 2 * gpu["train"]["batch_tokens"]
     assert (gpu["runtime"]["device"], gpu["corpus"]["name"]) == ("cuda", "stdlib")
     assert gpu["runtime"]["root"] == str(run.parent)
+    of_files = ("corpus=files", "corpus.path=texts")  # which a choice leaves open
+    ran = shell.run("train", "--from", run.name, *of_files, "--cfg", "job")
+    assert yaml.safe_load(ran.out)["corpus"]["path"] == str(Path("texts").absolute())
     assert shell.run("train", "--from", str(run), "seed=2").code == 0
     assert len(list(Path("runs").glob("alibi-tiny-synthetic-s2-*"))) == 1
     said = shell.refused("train", "--from", run.name, "task=copy")
