@@ -59,6 +59,7 @@ def completing(typed: str) -> dict[str, str]:
     return {"_LENGTHGEN_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": typed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "environment"),
     [

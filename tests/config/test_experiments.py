@@ -84,6 +84,7 @@ def test_every_configuration_that_its_commands_span_is_valid_and_a_run_of_its_ow
     assert len(set(runs)) == len(runs)
 
 
+@pytest.mark.slow
 @each
 def test_the_lengths_it_names_are_those_it_has(name: str) -> None:
     first = " ".join(paragraphs(name)[0].split())

@@ -287,6 +287,7 @@ def test_data_shows_how_many_documents_are_how_long_and_reach_what(
 # The cache
 
 
+@pytest.mark.slow
 def test_a_build_that_was_killed_leaves_nothing_that_is_trusted(
     folder: Path, cache_dir: Path, tmp_path: Path
 ) -> None:

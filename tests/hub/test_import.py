@@ -183,6 +183,7 @@ def test_rope_scaling_as_older_files_write_it_is_the_same_model(save: Callable[.
     close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_embedding_of_over_65535_rows_and_a_bos_token_are_the_tokenizers_own(
     save: Callable[..., Path],
 ) -> None:
@@ -225,6 +226,7 @@ def words(run_dir: Path, *more: str) -> list[str]:
     return [str(run_dir), "runtime.threads=1", *more]
 
 
+@pytest.mark.slow
 def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_trained_further(
     save: Callable[..., Path], tmp_path: Path
 ) -> None:

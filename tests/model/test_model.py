@@ -60,6 +60,7 @@ def test_every_parameter_of_a_block_with_options_has_a_gradient_and_decoding_cac
     assert cache.logits_BV.shape[1] == max(VOCAB, config.model.vocab_size or 0)
 
 
+@pytest.mark.slow
 def test_an_option_at_its_default_leaves_the_run_id_as_it_is_and_others_change_it() -> None:
     plain = small_config()
     assert "norm" not in plain.model.model_dump(exclude_defaults=True)

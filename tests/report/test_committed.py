@@ -48,6 +48,7 @@ def test_a_claim_holds_if_all_its_statements_do(holds: list[bool | None], verdic
     assert CLAIMS["verdict"](holds) == verdict
 
 
+@pytest.mark.slow
 def test_the_page_of_claims_is_what_the_committed_rows_give() -> None:
     claims = yaml.safe_load((RESULTS / "claims.yaml").read_text(encoding="utf-8"))
     page = (RESULTS / "published.md").read_text(encoding="utf-8")

@@ -58,6 +58,7 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
     return compose.read(out / "tuned.yaml")
 
 
+@pytest.mark.slow
 def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -> None:
     by_point = {
         "rope": {1e-3: (3.0, 3.2), 2e-3: (2.9, 3.4), 4e-3: (3.3, 3.0)},
@@ -111,6 +112,7 @@ def test_a_scheme_whose_every_rate_diverged_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "tuned.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_ratio_is_chosen_where_a_scheme_has_parameters_and_tried_nowhere_else(
     tmp_path: Path,
 ) -> None:

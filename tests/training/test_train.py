@@ -157,6 +157,7 @@ def in_process(root: Path, cache: Path, *more: str) -> Path:
     return pipeline.train(small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more))
 
 
+@pytest.mark.slow
 def test_a_finished_run_computes_nothing_again_but_what_was_lost(
     tmp_path: Path, cache: Path
 ) -> None:
