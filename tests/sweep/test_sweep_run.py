@@ -104,7 +104,7 @@ def test_ctrl_c_stops_a_run_with_a_checkpoint_and_the_same_command_ends_with_its
     threading.Thread(target=interrupt, daemon=True).start()
     ran = sweep(*words)
     assert ran.code == 130
-    assert ran.err.splitlines()[-1].startswith("stopped by SIGINT: 1 stopped, 1 new; the same com")
+    assert ran.err.splitlines()[-1].startswith("stopped by SIGINT: 1 stopped, 1 new; rerun to")
     assert started
     assert not [pid for pid in started if is_alive(pid)]
     last = sweep(*words)
