@@ -31,6 +31,7 @@ from lengthgen.data.tokenizer import (
     find_bos,
     finds_words_as_gpt2,
     in_thread,
+    is_sentencepiece,
     pieces,
     token_bytes,
     train_tokenizer,
@@ -154,8 +155,7 @@ class Build:
         if not cut and max((text.n_bytes for text in texts), default=0) > PIECE:
             self.say(f"{corpus.tokenizer}: long documents are encoded whole, at 150 bytes a byte")
         n_bytes_of, bos_id = token_bytes(tokenizer), find_bos(tokenizer)
-        letter = n_bytes_of[tokenizer.encode("a", add_special_tokens=False).ids]
-        blank = max(0, int(letter.sum()) - 1)  # no bytes where no token has the letter
+        blank = int(is_sentencepiece(tokenizer))  # the one that it puts before a text
         dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
         progress = Progress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:
@@ -163,7 +163,7 @@ class Build:
                 encoded = self.encoded([part for _, part in batch], tokenizer)
                 for (i, part), ids in zip(batch, encoded, strict=True):
                     n_bytes, n_encoded = len(part.encode()), int(n_bytes_of[ids].sum())
-                    if not 0 <= n_encoded - n_bytes <= blank:  # which SentencePiece puts first
+                    if not 0 <= n_encoded - n_bytes <= blank:
                         raise UserError(
                             f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
                             f"{texts[i].name} ({n_bytes} bytes become {n_encoded}); use one "

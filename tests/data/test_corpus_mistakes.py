@@ -104,6 +104,10 @@ def normalised(tokenizer: dict[str, Any]) -> None:
     tokenizer["normalizer"] = {"type": "NFC"}
 
 
+def prefixed(tokenizer: dict[str, Any]) -> None:
+    tokenizer["pre_tokenizer"]["add_prefix_space"] = True
+
+
 def sentencepiece(tokenizer: dict[str, Any]) -> None:
     """A BPE as Llama 2's, whose tokens are bytes or pieces of text with marks for blanks."""
     pieces = [
@@ -147,6 +151,7 @@ def words(tokenizer: dict[str, Any]) -> None:
         (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
         (normalised, {}, r"given.json changes the text of accents.txt \(\d+ bytes become"),
+        (prefixed, {}, r"given.json changes the text of \S+ \(\d+ bytes become"),
         (words, {}, "given.json is not byte-level"),
         (lower_case, {}, "given.json is not byte-level"),
     ],
