@@ -256,7 +256,7 @@ class Tracker:
 
 
 class TensorBoard:
-    """Shows a run in TensorBoard, from RUN/tensorboard, which is written anew at every start."""
+    """Shows a run in TensorBoard, from RUN/tensorboard, which every start rewrites."""
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         self._config, self._run_dir = config, run_dir

@@ -102,7 +102,7 @@ def remove_runs(
         print_table([*head, "bytes"], cells)
         if not yes:
             if not sys.stdin.isatty():
-                raise UserError("rm: nothing is removed; --yes does it where nobody can be asked")
+                raise UserError("rm: nothing is removed: no terminal to confirm on; give --yes")
             echo(f"Remove {len(run_dirs)} run{'s' * (len(run_dirs) > 1)}? [y/N]")
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 return

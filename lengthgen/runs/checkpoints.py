@@ -86,10 +86,8 @@ def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Che
     if not folders:
         return None
     folder = folders[-1]
-    goes_on = (
-        "goes on from the checkpoint before" if folders[1:] else "begins anew: no other is left"
-    )
-    remedy = f"restore it, or remove {folder}: lengthgen train {goes_on}"
+    start = "from the checkpoint before" if folders[1:] else "from step 0: no other is left"
+    remedy = f"restore it, or remove {folder}: lengthgen train then starts {start}"
     try:
         sums = json.loads(read_bytes(folder / "sha256.json"))
         for name in files:
@@ -107,7 +105,7 @@ def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Che
     if own["run"] != run:
         raise UserError(f"{folder} is of run {own['run']}, but config.yaml here of {run}; {remedy}")
     if own["step"] != step:
-        raise UserError(f"{folder} holds step {own['step']}; give it its name again")
+        raise UserError(f"{folder} holds step {own['step']}; rename it to step-{own['step']:08d}")
     return Checkpoint(folder, step, sums[WEIGHTS], load_file(folder / WEIGHTS))
 
 

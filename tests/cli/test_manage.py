@@ -127,7 +127,7 @@ def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, 
             ran = shell.run(*words)
             assert (ran.code, "another process is at work" in ran.err) == (2, True)
     ran = shell.run("rm", run.name)
-    assert (ran.code, "--yes does it where nobody can be asked" in ran.err) == (2, True)
+    assert (ran.code, "no terminal to confirm on; give --yes" in ran.err) == (2, True)
     assert {path: path.stat().st_size for path in run.rglob("*")} == before
 
 

@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_remove(
     content = bytearray((last / name).read_bytes())
     content[len(content) // 2] ^= 1
     (last / name).write_bytes(content)
-    assert f"{last}: lengthgen train goes on from the checkpoint before" in refused(tmp_path)
+    assert f"{last}: lengthgen train then starts from the checkpoint before" in refused(tmp_path)
     shutil.rmtree(last)
     assert newest(tmp_path).step == 1
 
@@ -114,7 +114,7 @@ def test_weights_are_read_without_the_optimizer(tmp_path: Path, trained: Trained
     assert newest(tmp_path, WEIGHTS).step == 5
     message = refused(tmp_path)
     assert "trainer.pt does not exist" in message
-    assert "begins anew" in message
+    assert "starts from step 0: no other is left" in message
 
 
 def test_half_a_checkpoint_under_its_temporary_name_is_not_one(
