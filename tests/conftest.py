@@ -40,8 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Small tensors gain nothing from a second thread, and two that wait for each other spin."""
+    """Small tensors gain nothing from a second thread, and two that wait for each other spin.
+
+    Numbers drawn without a generator are the same in every run.
+    """
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")
