@@ -23,7 +23,7 @@ from lengthgen.encoder_decoder.spans import n_sentinels
 from lengthgen.errors import UserError
 from lengthgen.model.dropout import Dropout
 from lengthgen.model.transformer import Block, Transformer, norm_of
-from lengthgen.schemes import NO_PARTS, AttentionContext, LayerHooks, Scheme
+from lengthgen.schemes import AttentionContext, Scheme
 
 
 class CrossBlock(Block):
@@ -42,19 +42,14 @@ class CrossBlock(Block):
         self,
         x_BQD: Tensor,
         encoded_BSD: Tensor,
-        layer: LayerHooks,
         c: AttentionContext,
         of_encoder: AttentionContext,
     ) -> Tensor:
         """Returns the outputs of the decoder's tokens, [B, Q, D]."""
-        kept = self.project(x_BQD, c)
-        c = replace(c, x_BTD=kept.x_BSD)
-        q, k, v = self.mixed(kept.qkv_BSE, layer, c)
-        out_BQD = self.attention_out(self.attended(q, k, v, layer, c))
-        x_BQD = x_BQD + self.attention_dropout(out_BQD)
+        x_BQD = x_BQD + self.attention(x_BQD.shape[1], self.project(x_BQD, c), c)
         kv = self.cross_kv(encoded_BSD).chunk(2, dim=-1)
         q, k, v = map(self.heads, (self.cross_q(self.cross_norm(x_BQD)), *kv))
-        out_BQD = self.cross_out(self.attended(q, k, v, NO_PARTS, of_encoder))
+        out_BQD = self.cross_out(self.attended(q, k, v, of_encoder))
         x_BQD = x_BQD + self.cross_dropout(out_BQD)
         return x_BQD + self.mlp(x_BQD)
 
@@ -112,9 +107,9 @@ class EncoderDecoder(Transformer):
         place_BQ = answer_B[:, None] + torch.arange(n_answers, device=tokens_BT.device)
         answers_BQ = tokens_BT.gather(1, place_BQ.clamp(max=T - 1))
         x_BQD, c = self.embedded(answers_BQ, generator=generator)
-        for i, (block, layer) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
+        for i, (block, hooks) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
             assert isinstance(block, CrossBlock)
-            x_BQD = block.decode(x_BQD, encoded_BSD, layer, replace(c, layer=i), of_encoder)
+            x_BQD = block.decode(x_BQD, encoded_BSD, c.of_layer(i, hooks), of_encoder)
         first = 0 if n_last is None else T - n_last
         place_BT = torch.arange(first, T, device=tokens_BT.device) - answer_B[:, None]
         return self.norm(x_BQD).gather(1, place_BT.clamp(min=0)[..., None].expand(-1, -1, D))
@@ -182,6 +177,6 @@ def _through_encoder(
     x_BSD: Tensor, blocks: nn.ModuleList, scheme: Scheme, c: AttentionContext
 ) -> Tensor:
     """Returns the outputs of blocks whose queries see all keys, [B, S, D]."""
-    for i, (block, layer) in enumerate(zip(blocks, scheme.layers, strict=True)):
-        x_BSD = block(x_BSD, layer, replace(c, layer=i), c.length)
+    for i, (block, hooks) in enumerate(zip(blocks, scheme.layers, strict=True)):
+        x_BSD = block(x_BSD, c.of_layer(i, hooks), c.length)
     return x_BSD

@@ -95,19 +95,18 @@ def max_attended_distance(
 
 
 def flex(
-    table_HS: Tensor,
-    q_BHQK: Tensor,
-    k_BHSK: Tensor,
-    v_BHSK: Tensor,
-    *,
-    scale: float,
-    attention: Callable[..., Any],
+    table_HS: Tensor, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, *, scale: float
 ) -> Tensor:
-    """FlexAttention with a bias table over (head, distance); the table's gradient is exact."""
+    """FlexAttention with a bias table over (head, distance); the table's gradient is exact.
+
+    On CUDA it is compiled, by itself or within what is being compiled.
+    """
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score + table_HS[h, (i - j).clamp(min=0)]
 
+    as_it_is = torch.compiler.is_compiling() or q_BHQK.device.type == "cpu"
+    attention = flex_attention if as_it_is else _compiled_flex()
     mask = causal_blocks(q_BHQK.shape[2], q_BHQK.device)
     return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
 
@@ -138,11 +137,6 @@ def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:
         and q_BHQK.dtype != torch.float64
         and min(q_BHQK.shape[-1], v_BHSK.shape[-1]) >= 16
     )
-
-
-def flex_kernel() -> Callable[..., Any]:
-    """Returns FlexAttention compiled, or as it is within what is being compiled."""
-    return flex_attention if torch.compiler.is_compiling() else _compiled_flex()
 
 
 @cache
@@ -212,8 +206,7 @@ class SavedWeights(torch.autograd.Function):
         near_values: Tensor | None,
         *biases: Tensor,
     ) -> Tensor:
-        B, H, Q, _ = q.shape
-        S, before = k.shape[2], k.shape[2] - Q
+        (B, H, Q, _), S = q.shape, k.shape[2]
         q3, k3, v3 = (q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
         near_q3 = q3 if offset is None else ((q + offset) * scale).flatten(0, 1)
         out = v3.new_empty(B * H, Q, v.shape[-1])
@@ -221,12 +214,10 @@ class SavedWeights(torch.autograd.Function):
         saved: list[Tensor] = []
         for n, lo in enumerate(range(0, Q, block)):
             hi = min(lo + block, Q)
-            last = before + hi
+            last = S - Q + hi
             s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
             if near_keys is not None:
-                rows, n_near = _padded(near_keys, (B, H), hi - lo, last)
-                by_distance = torch.bmm(near_q3[:, lo:hi], rows.transpose(1, 2))
-                s[:, :, last - n_near :] += skew(by_distance, n_near)
+                _add_near_(s, near_q3[:, lo:hi], _padded(near_keys, (B, H), s.shape))
             if biases:
                 with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
                 w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
@@ -235,9 +226,8 @@ class SavedWeights(torch.autograd.Function):
                 w = s.softmax(-1)
             out[:, lo:hi] = torch.bmm(w, v3[:, :last])
             if near_values is not None:
-                rows, n_near = _padded(near_values, (B, H), hi - lo, last)
-                by_distance = unskew(w[:, :, last - n_near :], rows.shape[1])
-                out[:, lo:hi].baddbmm_(by_distance, rows)
+                rows = _padded(near_values, (B, H), w.shape)
+                out[:, lo:hi].baddbmm_(_by_place(w, rows), rows)
             saved.append(w)
         ctx.save_for_backward(q3, near_q3, k3, v3, near_keys, near_values, *saved)
         ctx.has_offset = offset is not None
@@ -256,7 +246,7 @@ class SavedWeights(torch.autograd.Function):
             None if near is None else torch.zeros_like(near, dtype=_wide(near))
             for near in (near_keys, near_values)
         )
-        near_dq = torch.empty_like(q3) if d_near_keys is not None else dq
+        near_dq = dq if d_near_keys is None else torch.empty_like(q3)
         d_biases: list[Tensor | None] = []
         for n, lo in enumerate(range(0, Q, ctx.block)):
             hi = min(lo + ctx.block, Q)
@@ -265,62 +255,63 @@ class SavedWeights(torch.autograd.Function):
             dv[:, :last].baddbmm_(w.transpose(1, 2), d_rows)
             dw = torch.bmm(d_rows, v3[:, :last].transpose(1, 2))
             if d_near_values is not None:
-                rows, n_near = _padded(near_values, (B, H), hi - lo, last)
-                dw[:, :, last - n_near :] += skew(torch.bmm(d_rows, rows.transpose(1, 2)), n_near)
-                by_distance = unskew(w[:, :, last - n_near :], rows.shape[1])
-                _add_rows(
-                    d_near_values, torch.bmm(by_distance.transpose(1, 2), d_rows), (B, H), n_near
-                )
+                rows = _padded(near_values, (B, H), w.shape)
+                _add_near_(dw, d_rows, rows)
+                _add_rows_(d_near_values, _by_place(w, rows), d_rows, (B, H))
             ds = torch.ops.aten._softmax_backward_data(dw, w, -1, w.dtype)
             dq[:, lo:hi] = torch.bmm(ds, k3[:, :last])
             dk[:, :last].baddbmm_(ds.transpose(1, 2), q3[:, lo:hi])
             if d_near_keys is not None:
-                rows, n_near = _padded(near_keys, (B, H), hi - lo, last)
-                by_distance = unskew(ds[:, :, last - n_near :], rows.shape[1])
-                torch.bmm(by_distance, rows, out=near_dq[:, lo:hi])
-                d_rows = torch.bmm(by_distance.transpose(1, 2), near_q3[:, lo:hi])
-                _add_rows(d_near_keys, d_rows, (B, H), n_near)
+                rows = _padded(near_keys, (B, H), ds.shape)
+                by_place = _by_place(ds, rows)
+                torch.bmm(by_place, rows, out=near_dq[:, lo:hi])
+                _add_rows_(d_near_keys, by_place, near_q3[:, lo:hi], (B, H))
             if ctx.bias_shapes:
-                d_biases.append(
-                    _bias_gradient(ds.view(B, H, hi - lo, last), ctx.bias_shapes[n])
-                    if ctx.needs_input_grad[8 + n]
-                    else None
-                )
+                ds, wanted = ds.view(B, H, hi - lo, last), ctx.needs_input_grad[8 + n]
+                d_biases.append(_bias_gradient(ds, ctx.bias_shapes[n]) if wanted else None)
         d_offset = None
         if d_near_keys is not None:
             dq += near_dq
+            d_near_keys = d_near_keys.to(near_keys.dtype)
+        if d_near_values is not None:
+            d_near_values = d_near_values.to(near_values.dtype)
         if ctx.has_offset:
             wide = near_dq.view(B, H, Q, -1).sum((0, 2), dtype=_wide(near_dq)) * ctx.scale
             d_offset = wide[:, None].to(q3.dtype)
-        dq.mul_(ctx.scale)
-        shapes = [(dq, Q), (dk, S), (dv, S)]
-        tables = (
-            None if d is None else d.to(near.dtype)
-            for d, near in ((d_near_keys, near_keys), (d_near_values, near_values))
-        )
-        by_input = (x.view(B, H, n, -1) for x, n in shapes)
-        return *by_input, None, None, d_offset, *tables, *d_biases
+        d_qkv = (x.view(B, H, x.shape[1], -1) for x in (dq.mul_(ctx.scale), dk, dv))
+        return *d_qkv, None, None, d_offset, d_near_keys, d_near_values, *d_biases
 
 
-def _padded(
-    near_HNK: Tensor, heads: tuple[int, int], queries: int, keys: int
-) -> tuple[Tensor, int]:
-    """Returns the rows of a block for B sequences of H heads each, [BH, W, K]."""
-    rows_HWK, n_near = pad_table(near_HNK, queries=queries, keys=keys)
-    return rows_HWK.expand(*heads, -1, -1).flatten(0, 1), n_near
+def _padded(near_HNK: Tensor, heads: tuple[int, int], sizes: torch.Size) -> Tensor:
+    """Returns the rows by place of a block [BH, Q, S], B sequences of H heads each: [BH, W, K]."""
+    rows_HWK, _ = pad_table(near_HNK, queries=sizes[1], keys=sizes[2])
+    return rows_HWK.expand(*heads, -1, -1).flatten(0, 1)
 
 
-def _add_rows(d_near_HNK: Tensor, d_rows: Tensor, heads: tuple[int, int], n_near: int) -> None:
-    """Adds the gradient of a block's rows, [BH, W, K], to that of the table they come from."""
+def _add_near_(s: Tensor, x: Tensor, rows: Tensor) -> None:
+    """Adds to entry [i, j] of a block, where j is near, the product of x_i and the row of i - j."""
+    n_near = rows.shape[1] - s.shape[1] + 1
+    s[:, :, s.shape[2] - n_near :] += skew(torch.bmm(x, rows.transpose(1, 2)), n_near)
+
+
+def _by_place(w: Tensor, rows: Tensor) -> Tensor:
+    """Returns the weights of a block's near keys by place, [BH, Q, W]."""
+    return unskew(w[:, :, w.shape[2] + w.shape[1] - rows.shape[1] - 1 :], rows.shape[1])
+
+
+def _add_rows_(d_near_HNK: Tensor, by_place: Tensor, x: Tensor, heads: tuple[int, int]) -> None:
+    """Adds the gradient of a block's rows to that of the table: by place, the sum over x_i."""
+    d_rows = torch.bmm(by_place.transpose(1, 2), x)
     d_HWK = d_rows.unflatten(0, heads).sum(0, dtype=d_near_HNK.dtype)
     d_HWK = d_HWK.sum_to_size(len(d_near_HNK), *d_HWK.shape[1:])
+    n_near = d_HWK.shape[1] - x.shape[1] + 1
     n = min(d_near_HNK.shape[1], n_near)
     d_near_HNK[:, :n] += d_HWK[:, n_near - n : n_near].flip(1)
 
 
 def _bias_gradient(ds_BHQS: Tensor, shape: torch.Size) -> Tensor:
     """Returns the gradient of a bias of the given shape: summed over what it is shared by."""
-    dtype = torch.promote_types(torch.float32, ds_BHQS.dtype)
+    dtype = _wide(ds_BHQS)
     ds = ds_BHQS.sum(0, dtype=dtype) if len(shape) == 3 else ds_BHQS.to(dtype)
     return ds.sum_to_size(shape)
 

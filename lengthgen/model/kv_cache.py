@@ -10,7 +10,6 @@ B texts of one length, N new tokens, S tokens, D width, V vocabulary.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -78,9 +77,13 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
     done = 0 if cache is None else cache.tokens_BS.shape[1]
     x_BSD, c = model.embedded(tokens_BS, generator=generator_of("evaluation", seed))
     x_BND, layers = x_BSD[:, done:], list[LayerCache]()
-    for i, (block, layer) in enumerate(zip(model.blocks, model.scheme.layers, strict=True)):
+    for i, (block, hooks) in enumerate(zip(model.blocks, model.scheme.layers, strict=True)):
         assert isinstance(block, Block)
-        before = None if cache is None else cache.layers[i]
-        x_BND, kept = block.forward_cached(x_BND, before, layer, replace(c, layer=i))
+        at = c.of_layer(i, hooks)
+        kept = block.project(x_BND, at)
+        if cache is not None:
+            both = zip(cache.layers[i], kept, strict=True)
+            kept = LayerCache(*(torch.cat(pair, dim=1) for pair in both))
+        x_BND = block.output(x_BND, kept, at)
         layers.append(kept)
     return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), tuple(layers))

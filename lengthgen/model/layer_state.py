@@ -5,13 +5,11 @@ Between blocks the state stands behind the residual stream, as further channels 
 B batch, T tokens, Q queries, S keys, D width of the stream, E numbers of a state.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from lengthgen.model.transformer import Block, LayerCache, Transformer, of_queries
-from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Scheme
+from lengthgen.model.transformer import Block, LayerCache, Transformer
+from lengthgen.schemes import AttentionContext, ModelDims, Scheme
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
 
@@ -23,24 +21,21 @@ class StateBlock(Block):
         kept = super().project(x_BTD, c)
         return kept._replace(x_BSD=torch.cat([kept.x_BSD, state_BTE], dim=-1))
 
-    def output(
-        self, x_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
-    ) -> Tensor:
+    def output(self, x_BQD: Tensor, kept: LayerCache, c: AttentionContext) -> Tensor:
         x_BQD, state_BQE = self.apart(x_BQD, c)
         normed_BSD, state_BSE = kept.x_BSD.split([x_BQD.shape[-1], state_BQE.shape[-1]], dim=-1)
         c = StateContext.of(c, state_BSE)
         kept = kept._replace(x_BSD=normed_BSD)
         if c.layer == c.shape.n_layers - 1:
-            return super().output(x_BQD, kept, layer, c)
-        carrier = next((part for part in layer.parts if isinstance(part, LayerState)), None)
+            return super().output(x_BQD, kept, c)
+        carrier = next((part for part in c.hooks.parts if isinstance(part, LayerState)), None)
         if carrier is None:
-            return torch.cat([super().output(x_BQD, kept, layer, c), state_BQE], dim=-1)
-        n = x_BQD.shape[1]
-        c = replace(of_queries(c, normed_BSD, n_queries=n), hooks=layer)
-        q, k, v = self.mixed(kept.qkv_BSE, layer, c)
+            return torch.cat([super().output(x_BQD, kept, c), state_BQE], dim=-1)
+        c = c.of_queries(normed_BSD, n_queries=x_BQD.shape[1])
+        q, k, v = self.mixed(kept.qkv_BSE, c)
         state = state_BSE.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)
         values = torch.cat([v, state.to(v.dtype)], dim=-1)
-        both = self.attended(q[:, :, c.length - n :], k, values, layer, c)
+        both = self.attended(q[:, :, c.rows], k, values, c)
         attended, mean = both.unflatten(-1, (self.shape.n_heads, -1)).split(
             [v.shape[-1], state.shape[-1]], dim=-1
         )

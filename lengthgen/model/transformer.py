@@ -4,7 +4,7 @@ B batch, T tokens, D width, H heads, K head width, Q queries, S keys, V vocabula
 """
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,9 @@ from lengthgen.config.schema import Config, Model, ModelDims, Parts
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.model.dropout import Dropout
-from lengthgen.schemes import AttentionContext, LayerHooks, Scheme, build
+from lengthgen.schemes import AttentionContext, Scheme, build
 from lengthgen.schemes.absolute.alignment import Aligned
 
-Context = TypeVar("Context", bound=AttentionContext)
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
 
 
@@ -59,44 +58,34 @@ class Block(nn.Module):
         """Returns a matrix, with a bias if model.biases names it."""
         return nn.Linear(n_in, n_out, bias=name in self.model.biases)
 
-    def forward(self, x_BTD: Tensor, layer: LayerHooks, c: AttentionContext, n_last: int) -> Tensor:
+    def forward(self, x_BTD: Tensor, c: AttentionContext, n_last: int) -> Tensor:
         """Returns the outputs of the last n_last tokens; all tokens are keys."""
-        return self.output(x_BTD[:, c.length - n_last :], self.project(x_BTD, c), layer, c)
-
-    def forward_cached(
-        self, x_BQD: Tensor, cache: LayerCache | None, layer: LayerHooks, c: AttentionContext
-    ) -> tuple[Tensor, LayerCache]:
-        """Returns the outputs of Q tokens behind the cached ones, and the new cache."""
-        kept = self.project(x_BQD, c)
-        if cache is not None:
-            kept = LayerCache(*(torch.cat(both, dim=1) for both in zip(cache, kept, strict=True)))
-        return self.output(x_BQD, kept, layer, c), kept
+        return self.output(x_BTD[:, c.length - n_last :], self.project(x_BTD, c), c)
 
     def project(self, x_BTD: Tensor, c: AttentionContext) -> LayerCache:
         """Returns what the tokens are to later ones, and to themselves."""
         normed = self.attention_norm(x_BTD)
         return LayerCache(normed, self.qkv(normed))
 
-    def output(
-        self, x_BQD: Tensor, kept: LayerCache, layer: LayerHooks, c: AttentionContext
-    ) -> Tensor:
+    def output(self, x_BQD: Tensor, kept: LayerCache, c: AttentionContext) -> Tensor:
         """Returns the outputs of the last Q tokens of all that are kept, [B, Q, D]."""
-        n = x_BQD.shape[1]
-        c = of_queries(c, kept.x_BSD, n_queries=n)
-        q, k, v = self.mixed(kept.qkv_BSE, layer, c)
-        out_BQD = self.attention_out(self.attended(q[:, :, c.length - n :], k, v, layer, c))
-        added_BQD = self.attention_dropout(out_BQD)
+        added_BQD = self.attention(x_BQD.shape[1], kept, c)
         if self.model.parallel_residual:
             return x_BQD + added_BQD + self.mlp(x_BQD)
         x_BQD = x_BQD + added_BQD
         return x_BQD + self.mlp(x_BQD)
 
-    def mixed(
-        self, qkv_BSE: Tensor, layer: LayerHooks, c: AttentionContext
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def attention(self, n_queries: int, kept: LayerCache, c: AttentionContext) -> Tensor:
+        """Returns what attention adds to the last tokens of all that are kept, [B, Q, D]."""
+        c = c.of_queries(kept.x_BSD, n_queries=n_queries)
+        q, k, v = self.mixed(kept.qkv_BSE, c)
+        out_BQD = self.attention_out(self.attended(q[:, :, c.rows], k, v, c))
+        return self.attention_dropout(out_BQD)
+
+    def mixed(self, qkv_BSE: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Returns all tokens' queries, keys and values after the parts' `projections`, by head."""
         with torch.autocast(qkv_BSE.device.type, enabled=False):
-            for part in layer.projections:
+            for part in c.hooks.projections:
                 qkv_BSE = part.projections(qkv_BSE, c)
         q, k, v = (self.heads(x) for x in qkv_BSE.split(self.shape.qkv_widths, dim=-1))
         q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
@@ -105,10 +94,10 @@ class Block(nn.Module):
         return q, k, v
 
     def attended(
-        self, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, layer: LayerHooks, c: AttentionContext
+        self, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
     ) -> Tensor:
         """Returns the values that the queries attend to, of all heads side by side: [B, Q, HK]."""
-        return attend(layer, q_BHQK, k_BHSK, v_BHSK, c).transpose(1, 2).flatten(2)
+        return attend(q_BHQK, k_BHSK, v_BHSK, c).transpose(1, 2).flatten(2)
 
     def mlp(self, x_BTD: Tensor) -> Tensor:
         """Returns the block's network of x."""
@@ -134,12 +123,6 @@ class Block(nn.Module):
     def writing(self) -> list[nn.Linear]:
         """Returns the matrices that write to the residual stream."""
         return [self.attention_out, self.mlp_out]
-
-
-def of_queries(c: Context, x_BSD: Tensor, *, n_queries: int) -> Context:
-    """Returns the context of a layer with these inputs, whose queries are the last tokens."""
-    first = c.length - n_queries
-    return replace(c, x_BTD=x_BSD, q_pos=c.pos[..., first:], rows=slice(first, c.length))
 
 
 class Transformer(nn.Module):
@@ -223,16 +206,16 @@ class Transformer(nn.Module):
         With activation checkpointing its input alone is kept for the backward pass, which calls the
         block again. A part that samples there draws the same numbers.
         """
-        block, layer, c = self.blocks[i], self.scheme.layers[i], replace(c, layer=i)
+        block, c = self.blocks[i], c.of_layer(i, self.scheme.layers[i])
         if not (self.checkpointing and torch.is_grad_enabled()):
-            return block(x_BTD, layer, c, n_last)
+            return block(x_BTD, c, n_last)
         generator = None if torch.compiler.is_compiling() else c.generator
         drawn_so_far = None if generator is None else generator.get_state()
 
         def call(x_BTD: Tensor) -> Tensor:
             if generator is not None and drawn_so_far is not None:
                 generator.set_state(drawn_so_far)
-            return block(x_BTD, layer, c, n_last)
+            return block(x_BTD, c, n_last)
 
         out = checkpoint(call, x_BTD, use_reentrant=False, preserve_rng_state=False)
         assert isinstance(out, Tensor)

@@ -6,8 +6,7 @@ queries, S keys, N distances from 0, R rotated channel pairs. A file names what 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +81,17 @@ class AttentionContext:
             cols=slice(0, length),
         )
 
+    def of_layer(self, i: int, hooks: "LayerHooks") -> Self:
+        """Returns the context of a layer with these parts."""
+        return replace(self, layer=i, hooks=hooks)
+
+    def of_queries(self, x_BSD: Tensor, *, n_queries: int) -> Self:
+        """Returns the context of a layer with these inputs, whose queries are the last tokens."""
+        first = self.length - n_queries
+        return replace(
+            self, x_BTD=x_BSD, q_pos=self.pos[..., first:], rows=slice(first, self.length)
+        )
+
     def distance(self) -> Tensor:
         """Returns q_pos - k_pos in c.dtype, clamped at 0: [Q, S], or [B, 1, Q, S].
 
@@ -100,9 +110,22 @@ class AttentionContext:
         return torch.arange(self.rows.start + 1, self.rows.stop + 1, device=self.q_pos.device)
 
     def total_bias(self) -> Tensor | None:
-        """Returns the sum of all parts' biases of the block, or None if no part has one."""
-        biases = [b for b in (part.bias(self) for part in self.hooks.bias) if b is not None]
-        return reduce(torch.add, biases) if biases else None
+        """Returns the sum of all parts' biases of the block, or None if no part has one.
+
+        Raises ValueError for one that has not an entry for each query and key.
+        """
+        total: Tensor | None = None
+        for part in self.hooks.bias:
+            bias, due = part.bias(self), (self.q_pos.shape[-1], self.k_pos.shape[-1])
+            if bias is None:
+                continue
+            if bias.shape[-2:] != due:
+                raise ValueError(
+                    f"bias of {type(part).__name__} returns {[*bias.shape]}, and it needs a value "
+                    f"for each query and key, as c.distance() has: {[*due]} here"
+                )
+            total = bias if total is None else total + bias
+        return total
 
     def biased(self, s_BHQS: Tensor) -> Tensor:
         """Returns the block's logits plus the biases of all parts."""

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import close, context, dims, layer_of, small_model, some_qkv
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
 
-from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, distance_table, eager
+from lengthgen.model.attention import BLOCK, attend, blocked, distance_table, eager
 from lengthgen.model.kernels import flex, fused, max_attended_distance, sdpa_nearest_keys
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.bias.alibi import Alibi
@@ -93,7 +92,7 @@ def test_without_parts_attention_is_the_textbook_formula() -> None:
     want = dense(q, k, v, torch.zeros(40, 40, dtype=torch.float64))
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            torch.testing.assert_close(attend(NO_PARTS, q, k, v, c), want)
+            torch.testing.assert_close(attend(q, k, v, replace(c, hooks=NO_PARTS)), want)
 
 
 @given(block=st.integers(1, 40))
@@ -103,7 +102,7 @@ def test_a_learned_bias_has_the_output_and_gradient_of_the_textbook_formula(bloc
     c = context(small_model("nope"), 30, dtype=torch.float64)
     q, k, v = leaves
     weight = torch.randn_like(v)
-    got = blocked(layer_of(part), q, k, v, c, block=block)
+    got = blocked(q, k, v, replace(c, hooks=layer_of(part)), block=block)
     want = dense(q, k, v, part.table)
     torch.testing.assert_close(got, want)
     inputs = [*leaves, part.table]
@@ -115,7 +114,7 @@ def test_a_learned_bias_has_the_output_and_gradient_of_the_textbook_formula(bloc
         close(one, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("length", [20, EAGER_BLOCK + 20])
+@pytest.mark.parametrize("length", [20, BLOCK + 20])
 def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias(
     length: int,
 ) -> None:
@@ -123,7 +122,7 @@ def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bia
     q, k, v = some_qkv(length, dtype=torch.float64)
     c = context(small_model("nope"), length, dtype=torch.float64)
     want = -dense(q * 2, k, v, 2 * bias.table) / 2
-    torch.testing.assert_close(attend(layer_of(bias, owner), q, k, v, c), want)
+    torch.testing.assert_close(attend(q, k, v, replace(c, hooks=layer_of(bias, owner))), want)
 
 
 @pytest.mark.parametrize("queries", [1500, 300])
@@ -131,16 +130,17 @@ def test_leaving_out_keys_of_weight_zero_changes_no_bit(queries: int) -> None:
     length, scale = 1500, 8**-0.5
     model = small_model("alibi", dtype=torch.float32)
     c = context(model, length, dtype=torch.float32)
+    c = replace(c, hooks=model.scheme.layers[0])
     q, k, v = some_qkv(length, dtype=torch.float32)
     q, rows = q[:, :, -queries:], slice(length - queries, length)
-    table = distance_table(model.scheme.layers[0], c)
+    table = distance_table(c)
     reach_H = max_attended_distance(table, q, k, scale=scale)
     assert reach_H[0] < 800 < reach_H[3] == length
     near = sdpa_nearest_keys(table, q, k, v, reach_H=reach_H, scale=scale, block=512)
     all_keys = sdpa_nearest_keys(table, q, k, v, reach_H=[length] * 4, scale=scale, block=512)
     assert torch.equal(near, all_keys)
     at = replace(c, q_pos=c.q_pos[rows], rows=rows)
-    full = eager(model.scheme.layers[0], q, k, v, at, block=512)
+    full = eager(q, k, v, at, block=512)
     close(near, full, atol=2e-6)
 
 
@@ -176,8 +176,8 @@ def test_a_number_added_to_the_bias_of_all_keys_changes_nothing_in_bf16(
     q, k, v = some_qkv(600, dtype=torch.bfloat16)
     c = context(small_model("nope"), 600, dtype=torch.bfloat16)
     with torch.set_grad_enabled(grad):
-        want = attend(layer_of(*parts), q, k, v, c).float()
-        got = attend(layer_of(*parts, Lowered(-30.0)), q, k, v, c).float()
+        want = attend(q, k, v, replace(c, hooks=layer_of(*parts))).float()
+        got = attend(q, k, v, replace(c, hooks=layer_of(*parts, Lowered(-30.0)))).float()
     # In bf16 a bias of -30 is a multiple of 1/8: weights would be off by 6 percent.
     assert (got - want).norm() < 1e-3 * want.norm()
 
@@ -189,9 +189,9 @@ def test_bf16_attention_is_within_rounding_of_fp64(kind: str, grad: bool) -> Non
     q, k, v = some_qkv(600, dtype=torch.bfloat16)
     c = context(small_model("nope"), 600, dtype=torch.bfloat16)
     exact = replace(c, dtype=torch.float64)
-    want = eager(layer, q.double(), k.double(), v.double(), exact, block=600)
+    want = eager(q.double(), k.double(), v.double(), replace(exact, hooks=layer), block=600)
     with torch.set_grad_enabled(grad):
-        got = attend(layer, q, k, v, c).double()
+        got = attend(q, k, v, replace(c, hooks=layer)).double()
     # Logits, weights and outputs are rounded once each, at random, to at most 2^-8 relative.
     assert (got - want).norm() < 1.5 * 2**-8 * want.norm()
 
@@ -202,7 +202,7 @@ def test_flex_attention_with_a_distance_table_equals_the_blocks_and_has_their_gr
     table = torch.randn(4, 128, requires_grad=True)
     far = (torch.arange(128)[:, None] - torch.arange(128)).clamp(min=0)
     weight = torch.randn_like(v)
-    got = flex(table, q, k, v, scale=0.25, attention=flex_attention)
+    got = flex(table, q, k, v, scale=0.25)
     want = dense(q, k, v, table[:, far])
     close(got, want, atol=1e-5)
     close(

@@ -101,7 +101,7 @@ def attended(*parts: Part, at: tuple[Tensor, Tensor, Tensor] | None = None) -> T
     q, k, v = at or qkv()
     x = torch.zeros(len(q), q.shape[2], 1, dtype=torch.float64) if at else some_x()
     c = call(*parts, x=x)
-    return attend(c.hooks, q, k, v, c)
+    return attend(q, k, v, c)
 
 
 def slowly(
@@ -269,7 +269,7 @@ def test_what_reads_queries_that_rope_has_turned_depends_on_the_coordinates(part
     for parts in ((drawn(part),), (rope, drawn(part))):
         c = call(*parts, x=some_x())
         shifted = replace(c, pos=c.pos + 3, q_pos=c.q_pos + 3, k_pos=c.k_pos + 3)
-        here, there = (attend(c.hooks, q, k, v, at) for at in (c, shifted))
+        here, there = (attend(q, k, v, at) for at in (c, shifted))
         named = {type(one).__name__: one for one in parts}
         claimed = Scheme(named, layers=None, n_layers=1).shift_invariant
         assert claimed == torch.allclose(here, there, rtol=0, atol=1e-11) == (len(parts) == 1)
@@ -486,7 +486,7 @@ def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
 def test_linear_attention_of_queries_far_below_zero_is_finite() -> None:
     q, k, v = (x.float() for x in qkv())
     part = LinearAttention(SHAPE, base=None)
-    out = attend(layer_of(part), q - 30, k, v, call(part, x=some_x().float()))
+    out = attend(q - 30, k, v, replace(call(part, x=some_x().float()), hooks=layer_of(part)))
     assert torch.isfinite(out).all()
 
 
@@ -601,7 +601,7 @@ def test_positions_and_outputs_are_those_of_the_released_layer(case: dict[str, A
     for i in range(2):
         at = StateContext.of(replace(c, layer=i), z)
         wide = torch.cat([v, part.of_heads(z).transpose(1, 2)], dim=-1)
-        out, mean = attend(at.hooks, q, k, wide, at).split(K, dim=-1)
+        out, mean = attend(q, k, wide, at).split(K, dim=-1)
         z = part.next_state(mean.transpose(1, 2).flatten(2), det(1, T, H * K, a=0.5), at)
     close(part.of_heads(z)[0, -1], torch.tensor(case["z"]).double(), atol=2e-6)
     close(out[0, :, -1].flatten(), torch.tensor(case["out"]).double(), atol=2e-6)

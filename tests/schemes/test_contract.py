@@ -1,6 +1,8 @@
 """What every shipped scheme and variant must hold, whatever it computes."""
 
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,19 +56,20 @@ def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit
     length = length_for(model)
     c = context(model, length, dtype=torch.float64)
     for layer in model.scheme.layers:
+        c = replace(c, hooks=layer)
         q, k, v = some_qkv(length, dtype=torch.float64)
         q_turned, k_turned = rotated(layer, q, k, c)
-        want = eager(layer, q_turned, k_turned, v, c, block=length)
+        want = eager(q_turned, k_turned, v, c, block=length)
         with torch.no_grad():
-            close(attend(layer, q, k, v, c), want, atol=1e-12)
-        close(attend(layer, q, k, v, c), want, atol=1e-12)
-        kernels = [eager]
+            close(attend(q, k, v, c), want, atol=1e-12)
+        close(attend(q, k, v, c), want, atol=1e-12)
+        kernels: list[Callable[..., torch.Tensor]] = [eager]
         if not layer.eager and (layer.contiguous or not layer.relative):
             kernels.append(blocked)
         if not (layer.eager or layer.relative):
             kernels.append(sdpa_by_blocks)
         for kernel, block in itertools.product(kernels, (7, 64)):
-            close(kernel(layer, q_turned, k_turned, v, c, block=block), want, atol=1e-12)
+            close(kernel(q_turned, k_turned, v, c, block=block), want, atol=1e-12)
 
 
 @EVERY
@@ -75,8 +78,8 @@ def test_gradients_of_the_training_kernel_equal_those_of_the_explicit_blocks(
 ) -> None:
     model = small_model(name, variant)
     length = length_for(model)
-    c = context(model, length, dtype=torch.float64)
     layer = model.scheme.layers[0]
+    c = replace(context(model, length, dtype=torch.float64), hooks=layer)
     leaves = [*some_qkv(length, dtype=torch.float64)]
     for leaf in leaves:
         leaf.requires_grad_()
@@ -87,8 +90,8 @@ def test_gradients_of_the_training_kernel_equal_those_of_the_explicit_blocks(
     def gradients(out: torch.Tensor) -> list[torch.Tensor | None]:
         return list(torch.autograd.grad((out * weight).sum(), parameters, allow_unused=True))
 
-    got = gradients(attend(layer, q, k, v, c))
-    want = gradients(eager(layer, *rotated(layer, q, k, c), v, c, block=length))
+    got = gradients(attend(q, k, v, c))
+    want = gradients(eager(*rotated(layer, q, k, c), v, c, block=length))
     for one, other in zip(got, want, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
@@ -152,9 +155,10 @@ def test_shifting_all_positions_changes_nothing_where_that_is_claimed(
             parameter.mul_(0.5)  # the claim is about all values, as of a threshold below T
     same = torch.allclose(model.scheme.embed(x, here), model.scheme.embed(x, there), atol=1e-12)
     for layer in model.scheme.layers:
+        here, there = (replace(c, hooks=layer) for c in (here, there))
         with torch.no_grad():
             same = same and torch.allclose(
-                attend(layer, q, k, v, here), attend(layer, q, k, v, there), rtol=0, atol=1e-11
+                attend(q, k, v, here), attend(q, k, v, there), rtol=0, atol=1e-11
             )
     assert same == (model.scheme.shift_invariant or shift == 0)
 

@@ -11,7 +11,7 @@ from parts import OwnScores, OwnWeights, Scattered
 from small import context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
-from lengthgen.model.attention import EAGER_BLOCK, attend, blocked, eager, sdpa_by_blocks
+from lengthgen.model.attention import BLOCK, attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.schemes import AttentionContext, LayerHooks, ModelDims, Part, Scheme
 from lengthgen.schemes.bias.alibi import AlibiLearned
@@ -19,7 +19,7 @@ from lengthgen.schemes.content.fox import Fox
 from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = small_config().shape
-LENGTH = EAGER_BLOCK + 22  # two blocks of attend(), the second not full
+LENGTH = BLOCK + 22  # two blocks of attend(), the second not full
 OF_BLOCKS = ("bias", "visible", "scores", "weights", "values")
 
 
@@ -83,14 +83,15 @@ def every_kernel(
     layer: LayerHooks, q: Tensor, k: Tensor, v: Tensor, c: AttentionContext
 ) -> dict[str, Tensor]:
     """Returns the outputs of attend() with and without gradients, and of the kernels below it."""
-    out = {"training": attend(layer, q, k, v, c)}
+    c = replace(c, hooks=layer)
+    out = {"training": attend(q, k, v, c)}
     with torch.no_grad():
-        out["evaluation"] = attend(layer, q, k, v, c)
+        out["evaluation"] = attend(q, k, v, c)
     q, k = rotated(layer, q, k, c)
     kernels = (eager,) if layer.eager else (eager, blocked, sdpa_by_blocks)
     for kernel in kernels:
         for block in (7, 64):
-            out[f"{kernel.__name__} {block}"] = kernel(layer, q, k, v, c, block=block)
+            out[f"{kernel.__name__} {block}"] = kernel(q, k, v, c, block=block)
     return out
 
 
@@ -179,14 +180,14 @@ def test_every_hook_is_told_of_its_call_its_layer_and_its_block(n_last: int | No
         if hook in ("positions", "embed"):
             continue
         starts.setdefault((hook, c.layer), set()).add(c.rows.start)
-        stop = min(c.rows.start + (LENGTH if hook == "qk" else EAGER_BLOCK), LENGTH)
+        stop = min(c.rows.start + (LENGTH if hook == "qk" else BLOCK), LENGTH)
         assert (c.rows.stop, c.cols) == (stop, slice(0, stop)), hook
         of_block = (c.x_BTD, normed[c.layer]), (c.pos, pos), (c.q_pos, pos[:, c.rows])
         for got, want in (*of_block, (c.k_pos, pos[:, :stop])):
             assert torch.equal(got, want), hook
     for hook in ("qk", *OF_BLOCKS):
         for i, first in ((0, 0), (1, LENGTH - n_last if n_last else 0)):
-            step = LENGTH if hook == "qk" else EAGER_BLOCK
+            step = LENGTH if hook == "qk" else BLOCK
             assert starts[hook, i] == set(range(first, LENGTH, step)), hook
 
 

@@ -97,17 +97,18 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     want = loops(part, q, k, v, c)
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
-    kernels = [attend(layer, q, k, v, c), eager(layer, q, k, v, c, block=block)]
+    c = replace(c, hooks=layer)
+    kernels = [attend(q, k, v, c), eager(q, k, v, c, block=block)]
     if layer.contiguous:
-        kernels.append(blocked(layer, q, k, v, c, block=block))
+        kernels.append(blocked(q, k, v, c, block=block))
     for got in kernels:
         close(got, want, atol=1e-12)
         ours = torch.autograd.grad((got * upstream).sum(), leaves)
         for gradient, expected in zip(ours, gradients, strict=True):
             close(gradient, expected, atol=1e-11)
     with torch.no_grad():
-        close(attend(layer, q, k, v, c), want, atol=1e-12)
-        close(eager(layer, q, k, v, c, block=block), want, atol=1e-12)
+        close(attend(q, k, v, c), want, atol=1e-12)
+        close(eager(q, k, v, c, block=block), want, atol=1e-12)
 
 
 TWO_BLOCKS = 150  # two blocks of attend(), the second not full

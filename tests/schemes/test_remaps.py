@@ -124,7 +124,7 @@ def check(
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            close(attend(layer, q, k, v, c), want(q, k, v), atol=1e-12)
+            close(attend(q, k, v, replace(c, hooks=layer)), want(q, k, v), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", REMAPS)
@@ -153,8 +153,8 @@ def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
     idle = Rerope(SHAPE, window=float(LENGTH))
-    remapped = attend(layer_of(pope=pope, logn=logn, rerope=idle), q, k, v, c)
-    close(remapped, attend(layer_of(pope=pope, logn=logn), q, k, v, c), atol=1e-12)
+    remapped = attend(q, k, v, replace(c, hooks=layer_of(pope=pope, logn=logn, rerope=idle)))
+    close(remapped, attend(q, k, v, replace(c, hooks=layer_of(pope=pope, logn=logn))), atol=1e-12)
 
 
 def largest_distance(variant: str, length: int) -> float:
@@ -207,13 +207,13 @@ def test_keys_that_no_query_of_a_block_sees_are_left_out_without_a_trace(
     monkeypatch.setattr("lengthgen.model.attention.NEAR_BLOCK", 32)
     model = small_model(scheme, "window")
     layer, (q, k, v) = model.scheme.layers[0], some_qkv(180, dtype=torch.float64)
-    c = context(model, 180, dtype=torch.float64)
+    c = replace(context(model, 180, dtype=torch.float64), hooks=layer)
     with torch.no_grad():
-        got = attend(layer, q, k, v, c)
-        close(got, eager(layer, *rotated(layer, q, k, c), v, c, block=180), atol=1e-12)
+        got = attend(q, k, v, c)
+        close(got, eager(*rotated(layer, q, k, c), v, c, block=180), atol=1e-12)
         far = k.clone()
         far[:, :, 4:80] += 100  # hidden from the last 80 queries, and no sinks
-        moved = attend(layer, q, far, v, c)
+        moved = attend(q, far, v, c)
         close(moved[:, :, 100:], got[:, :, 100:], atol=1e-12)
         assert not torch.equal(moved[:, :, :80], got[:, :, :80])
 
@@ -261,6 +261,6 @@ def test_a_temperature_multiplies_scores_and_never_biases(name: str) -> None:
     want = logits.softmax(-1) @ v
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            close(attend(layer, q, k, v, c), want, atol=1e-12)
+            close(attend(q, k, v, replace(c, hooks=layer)), want, atol=1e-12)
     last = replace(c, q_pos=c.q_pos[-3:], rows=slice(LENGTH - 3, LENGTH))
-    close(attend(layer, q[:, :, -3:], k, v, last), want[:, :, -3:], atol=1e-12)
+    close(attend(q[:, :, -3:], k, v, replace(last, hooks=layer)), want[:, :, -3:], atol=1e-12)
