@@ -13,7 +13,7 @@ from lengthgen.data.objective import Objective, objective_of
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
-from lengthgen.evaluation.evaluator import open_run, trained_model
+from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.scored_text import Plan
 from lengthgen.model.build import generator_of, with_parts
 from lengthgen.model.kv_cache import forward_cached
@@ -49,11 +49,11 @@ def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Pr
     Raises UserError as open_run does, and for a variant that the scheme cannot take.
     """
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
-    model = trained_model(config, opened).requires_grad_(False)
+    model = opened.model.requires_grad_(False)
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
-    tokenizer = read_tokenizer(opened.planned.corpus.tokenizer_path)
-    return Trained(config, model, opened.planned, tokenizer, objective_of(config))
+    tokenizer = read_tokenizer(opened.plan.corpus.tokenizer_path)
+    return Trained(config, model, opened.plan, tokenizer, objective_of(config))
 
 
 def generate(

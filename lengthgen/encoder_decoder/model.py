@@ -109,7 +109,7 @@ class EncoderDecoder(Transformer):
         x_BQD, c = self.embedded(answers_BQ, generator=generator)
         for i, (block, hooks) in enumerate(zip(self.blocks, self.scheme.layers, strict=True)):
             assert isinstance(block, CrossBlock)
-            x_BQD = block.decode(x_BQD, encoded_BSD, c.of_layer(i, hooks), of_encoder)
+            x_BQD = block.decode(x_BQD, encoded_BSD, replace(c, layer=i, hooks=hooks), of_encoder)
         first = 0 if n_last is None else T - n_last
         place_BT = torch.arange(first, T, device=tokens_BT.device) - answer_B[:, None]
         return self.norm(x_BQD).gather(1, place_BT.clamp(min=0)[..., None].expand(-1, -1, D))
@@ -178,5 +178,5 @@ def _through_encoder(
 ) -> Tensor:
     """Returns the outputs of blocks whose queries see all keys, [B, S, D]."""
     for i, (block, hooks) in enumerate(zip(blocks, scheme.layers, strict=True)):
-        x_BSD = block(x_BSD, c.of_layer(i, hooks), c.length)
+        x_BSD = block(x_BSD, replace(c, layer=i, hooks=hooks), c.length)
     return x_BSD

@@ -1,14 +1,12 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import objective_of
@@ -29,17 +27,6 @@ from lengthgen.terminal import Progress
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 Row = dict[str, Any]
-Schemes = Mapping[str | None, Scheme | str]  # by variant; a reason in place of one
-
-
-class OpenedRun(NamedTuple):
-    """A trained run, ready to be scored."""
-
-    device: torch.device
-    planned: Plan
-    weights: Mapping[str, Tensor]
-    sha256: str  # of the weights' file
-    tokens_seen: int
 
 
 @signals.interruptible()
@@ -50,10 +37,11 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
 
     Raises UserError if the run has no checkpoint or a length that no document has.
     """
-    opened = open_run(config, run_dir, ranks=ranks, show=show)
-    if len(set(ranks.gather(opened.tokens_seen))) > 1:
+    evaluation = open_run(config, run_dir, ranks=ranks, show=show)
+    planned = evaluation.plan
+    if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
-    facts = {cell: cell_facts(cell, config, opened) for cell in cells(config)}
+    facts = {cell: cell_facts(cell, evaluation) for cell in cells(config)}
 
     def stored() -> dict[Cell, list[Row]]:
         rows = eval_rows.stored(run_dir, run=config.run_id)
@@ -66,7 +54,6 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     if lacking():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
             if todo := lacking():  # another process may have written them meanwhile
-                planned = opened.planned
                 if ranks.is_main:  # which targets are scored
                     names, K = planned.corpus.validation.names, planned.targets
                     about = {"run": config.run_id, "targets": K}
@@ -74,10 +61,6 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
                     write_rows(run_dir / "endpoints.jsonl", rows)
                 for message in plan.messages(config, planned):
                     show.say(message)
-                model = trained_model(config, opened)
-                evaluation = Evaluation(
-                    config=config, plan=planned, model=model, ranks=ranks, show=show
-                )
                 for measured in _measured(evaluation, todo):
                     if ranks.is_main:
                         rows = [facts[cell] | row for cell in measured for row in measured[cell]]
@@ -86,8 +69,8 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     return [{**row, "run": run_dir.name} for rows in stored().values() for row in rows]
 
 
-def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> OpenedRun:
-    """Returns what is needed to score a run's newest checkpoint; the process is set up for it.
+def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> Evaluation:
+    """Returns a run's newest checkpoint as a model, and what to score; prepares the process.
 
     Raises UserError if there is none, if the last one of a trained run is damaged, or if the corpus
     or its documents do not serve.
@@ -97,31 +80,30 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     corpus = directory.load_corpus(config, run_dir, say=show.say)
     planned = plan.plan(config, corpus)
     checkpoint = checkpoints.final(config, run_dir)
-    return OpenedRun(
-        device=device,
-        planned=planned,
-        weights=checkpoint.weights,
-        sha256=checkpoint.sha256,
+    model = build_model(config, vocab_size=corpus.vocab_size)
+    model.load_state_dict(checkpoint.weights)
+    return Evaluation(
+        config=config,
+        plan=planned,
+        model=model.to(device).eval(),
+        weights=checkpoint.sha256,
         tokens_seen=checkpoint.step * config.train.batch_tokens,
+        ranks=ranks,
+        show=show,
     )
 
 
-def trained_model(config: Config, opened: OpenedRun) -> Transformer:
-    model = build_model(config, vocab_size=opened.planned.corpus.vocab_size)
-    model.load_state_dict(opened.weights)
-    return model.to(opened.device).eval()
-
-
-def cell_facts(cell: Cell, config: Config, opened: OpenedRun) -> Row:
+def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
     """Returns what identifies a cell: its rows share it, and no others have it."""
-    protocol, planned = protocols.named(cell.protocol), opened.planned
+    config, planned = evaluation.config, evaluation.plan
+    protocol = protocols.named(cell.protocol)
     return {
         **cell._asdict(),
         "targets": None if protocol.block is None else config.eval.targets,  # K
         "parts": eval_rows.parts_hash(config, cell.variant),
         "endpoints": protocol.manifest(planned),
         "run": config.run_id,
-        "weights": opened.sha256,
+        "weights": evaluation.weights,
         "scheme": config.scheme.name,
         "model": config.model.label,
         "seed": config.seed,
@@ -129,7 +111,7 @@ def cell_facts(cell: Cell, config: Config, opened: OpenedRun) -> Row:
         "fingerprint": planned.corpus.fingerprint,
         "packed": planned.corpus.packed,
         "train_length": objective_of(config).train_length,  # in the unit of `length`
-        "tokens_seen": opened.tokens_seen,
+        "tokens_seen": evaluation.tokens_seen,
         "trained_in": config.train.precision,
         "precision": config.eval.precision,
         "reach": planned.max_context,  # targets before every endpoint
@@ -159,46 +141,68 @@ class Job(NamedTuple):
 
 
 def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cell, list[Row]]]:
-    """Yields the rows of the cells to do, as soon as the forward passes of some are done."""
-    schemes, show, model = _schemes(evaluation, todo), evaluation.show, evaluation.model
-    for cell in todo:
-        if reason := undefined(cell, schemes, evaluation.plan):
-            show.say(f"{cell.title}: skipped, {reason}")
-            yield {cell: [eval_rows.skipped(reason)]}
-    jobs = _jobs(evaluation, schemes, todo)
+    """Yields the rows of the cells to do, as soon as the forward passes of some are done.
+
+    All cells of a job are scored if one of them is missing, so that what else is done, or was left
+    by an evaluation that was killed, changes no digit.
+    """
+    planned, show, jobs = evaluation.plan, evaluation.show, list[Job]()
+    scheme_of = cache(partial(_scheme, evaluation))
+    for together in _sharing(evaluation.config):
+        if set(together).isdisjoint(todo):
+            continue
+        protocol, variant, _ = together[0]
+        scheme, defined = scheme_of(variant), list[Cell]()
+        for cell in together:
+            reason = undefined(cell, scheme, planned)
+            if reason is None:
+                defined.append(cell)
+            elif cell in todo:
+                show.say(f"{cell.title}: skipped, {reason}")
+                yield {cell: [eval_rows.skipped(reason)]}
+        if isinstance(scheme, Scheme) and not set(defined).isdisjoint(todo):
+            spans = [span for cell in defined for span in windows(cell, planned)]
+            replaced = replacements(protocol, planned, seed=evaluation.config.eval.seed)
+            jobs.append(Job(defined, scheme, spans, replaced))
     if not jobs:
         return
-    total = sum(job.n_tokens(model) for job in jobs)
+    total = sum(job.n_tokens(evaluation.model) for job in jobs)
     show.start(f"evaluate {evaluation.config.scheme.name}", total)
     for job in jobs:
-        nats = _scored(job, evaluation)
-        measured: dict[Cell, list[Row]] = {}
-        for cell in job.cells:
-            if cell in todo:
-                spans = windows(cell, evaluation.plan)
-                measured[cell] = protocols.named(cell.protocol).rows(spans, nats, evaluation)
-                if n_diverged := sum(row["nats"] is None for row in measured[cell]):
-                    of_all = f"{n_diverged} of {len(measured[cell])} documents"
-                    show.say(f"{cell.title}: the loss is not finite in {of_all}")
+        nats, measured = _scored(job, evaluation), dict[Cell, list[Row]]()
+        for cell in (cell for cell in job.cells if cell in todo):
+            protocol = protocols.named(cell.protocol)
+            rows = measured[cell] = protocol.rows(windows(cell, planned), nats, evaluation)
+            if n_diverged := sum(row["nats"] is None for row in rows):
+                of_all = f"{n_diverged} of {len(rows)} documents"
+                show.say(f"{cell.title}: the loss is not finite in {of_all}")
         yield measured
     show.finish()
 
 
-def _schemes(evaluation: Evaluation, todo: Sequence[Cell]) -> Schemes:
-    """Returns the scheme of each variant; why it has none, of a reference variant without one."""
+def _sharing(config: Config) -> list[list[Cell]]:
+    """Returns the cells of each protocol and variant together; of the matched tail, each alone."""
+    grouped: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells(config):
+        alone = protocols.named(cell.protocol).matched
+        grouped.setdefault(cell if alone else cell[:2], []).append(cell)
+    return [*grouped.values()]
+
+
+def _scheme(evaluation: Evaluation, variant: str | None) -> Scheme | str:
+    """Returns the scheme of a variant; why it has none, of a reference variant without one."""
     config, model = evaluation.config, evaluation.model
-    schemes: dict[str | None, Scheme | str] = {None: model.scheme}
-    for variant in dict.fromkeys(cell.variant for cell in todo if cell.variant is not None):
-        try:
-            schemes[variant] = with_parts(model, config, config.variant(variant))
-        except UserError as error:  # pipeline.validate has refused it among eval.variants
-            schemes[variant] = str(error)
-    return schemes
+    if variant is None:
+        return model.scheme
+    try:
+        return with_parts(model, config, config.variant(variant))
+    except UserError as error:  # pipeline.validate has refused it among eval.variants
+        return str(error)
 
 
-def undefined(cell: Cell, schemes: Schemes, planned: Plan) -> str | None:
-    """Returns why a cell has no value, or None."""
-    scheme, altered = schemes[cell.variant], protocols.named(cell.protocol).altered
+def undefined(cell: Cell, scheme: Scheme | str, planned: Plan) -> str | None:
+    """Returns why a cell has no value under a scheme, or None."""
+    altered = protocols.named(cell.protocol).altered
     if isinstance(scheme, str):
         return scheme
     if altered == "swap" and len(planned.segments) < 2:
@@ -209,28 +213,6 @@ def undefined(cell: Cell, schemes: Schemes, planned: Plan) -> str | None:
     if not lengths:
         return f"the corpus has nothing of length {cell.length} to score"
     return scheme.unsupported_reason(max(lengths))
-
-
-def _jobs(evaluation: Evaluation, schemes: Schemes, todo: Sequence[Cell]) -> list[Job]:
-    """Returns the cells to do, those of a protocol and variant together.
-
-    A cell of the matched tail is alone. All cells of a job are scored if one of them is missing, so
-    that what else is done, or was left by an evaluation that was killed, changes no digit.
-    """
-    planned, grouped = evaluation.plan, dict[tuple[object, ...], list[Cell]]()
-    for cell in cells(evaluation.config):
-        if cell.variant in schemes and undefined(cell, schemes, planned) is None:
-            alone = protocols.named(cell.protocol).matched
-            grouped.setdefault(cell if alone else cell[:2], []).append(cell)
-    jobs: list[Job] = []
-    for together in grouped.values():
-        scheme = schemes[together[0].variant]
-        if not isinstance(scheme, str) and not set(together).isdisjoint(todo):
-            spans = [span for cell in together for span in windows(cell, planned)]
-            seed = evaluation.config.eval.seed
-            replaced = replacements(together[0].protocol, planned, seed=seed)
-            jobs.append(Job(together, scheme, spans, replaced))
-    return jobs
 
 
 def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:

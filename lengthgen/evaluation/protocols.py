@@ -117,8 +117,6 @@ def known() -> dict[str, Protocol]:
 
 def named(name: str) -> Protocol:
     """Returns the protocol of a name. Raises UserError for an unknown one, with a suggestion."""
-    if name in PROTOCOLS:
-        return PROTOCOLS[name]
     if stride := re.fullmatch(r"sliding-([1-9][0-9]*)", name):
         return _sliding_by(int(stride[1]))
     protocols = known()

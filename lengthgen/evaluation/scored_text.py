@@ -95,10 +95,12 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A model and what it is scored on."""
+    """A run's newest checkpoint as a model, and what it is scored on."""
 
     config: Config
     plan: Plan
     model: Transformer
+    weights: str  # sha256 of their file
+    tokens_seen: int
     ranks: Ranks
     show: Progress

@@ -115,7 +115,7 @@ def blocked(
 
 
 def sdpa_by_blocks(
-    q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext, *, block: int
+    q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext, *, block: int = BLOCK
 ) -> Tensor:
     """Fused attention by blocks of queries, each with the mask of its own rows.
 

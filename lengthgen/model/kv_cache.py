@@ -10,6 +10,7 @@ B texts of one length, N new tokens, S tokens, D width, V vocabulary.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
     x_BND, layers = x_BSD[:, done:], list[LayerCache]()
     for i, (block, hooks) in enumerate(zip(model.blocks, model.scheme.layers, strict=True)):
         assert isinstance(block, Block)
-        at = c.of_layer(i, hooks)
+        at = replace(c, layer=i, hooks=hooks)
         kept = block.project(x_BND, at)
         if cache is not None:
             both = zip(cache.layers[i], kept, strict=True)

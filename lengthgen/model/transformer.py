@@ -206,7 +206,7 @@ class Transformer(nn.Module):
         With activation checkpointing its input alone is kept for the backward pass, which calls the
         block again. A part that samples there draws the same numbers.
         """
-        block, c = self.blocks[i], c.of_layer(i, self.scheme.layers[i])
+        block, c = self.blocks[i], replace(c, layer=i, hooks=self.scheme.layers[i])
         if not (self.checkpointing and torch.is_grad_enabled()):
             return block(x_BTD, c, n_last)
         generator = None if torch.compiler.is_compiling() else c.generator

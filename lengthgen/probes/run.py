@@ -11,7 +11,7 @@ from lengthgen import probes
 from lengthgen.config.registry import registered
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.evaluator import open_run, trained_model
+from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
@@ -51,9 +51,9 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
     config.refuse_arch("probe")
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
-    planned = opened.planned
+    planned = opened.plan
     inputs = ProbeInputs(
-        model=trained_model(config, opened).requires_grad_(False),
+        model=opened.model.requires_grad_(False),
         corpus=planned.corpus,
         endpoints=planned.endpoints,
         max_context=planned.max_context,
@@ -62,7 +62,7 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
     )
     about = {
         "run": config.run_id,
-        "weights": opened.sha256,
+        "weights": opened.weights,
         "scheme": config.scheme.name,
         "seed": config.seed,
         "fingerprint": planned.corpus.fingerprint,

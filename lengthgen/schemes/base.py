@@ -6,6 +6,7 @@ queries, S keys, N distances from 0, R rotated channel pairs. A file names what 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -81,16 +82,10 @@ class AttentionContext:
             cols=slice(0, length),
         )
 
-    def of_layer(self, i: int, hooks: "LayerHooks") -> Self:
-        """Returns the context of a layer with these parts."""
-        return replace(self, layer=i, hooks=hooks)
-
     def of_queries(self, x_BSD: Tensor, *, n_queries: int) -> Self:
         """Returns the context of a layer with these inputs, whose queries are the last tokens."""
-        first = self.length - n_queries
-        return replace(
-            self, x_BTD=x_BSD, q_pos=self.pos[..., first:], rows=slice(first, self.length)
-        )
+        rows = slice(self.length - n_queries, self.length)
+        return replace(self, x_BTD=x_BSD, q_pos=self.pos[..., rows], rows=rows)
 
     def distance(self) -> Tensor:
         """Returns q_pos - k_pos in c.dtype, clamped at 0: [Q, S], or [B, 1, Q, S].
@@ -112,20 +107,16 @@ class AttentionContext:
     def total_bias(self) -> Tensor | None:
         """Returns the sum of all parts' biases of the block, or None if no part has one.
 
-        Raises ValueError for one that has not an entry for each query and key.
+        Raises ValueError for a bias without a value for each query and key.
         """
-        total: Tensor | None = None
+        due, biases = (self.q_pos.shape[-1], self.k_pos.shape[-1]), list[Tensor]()
         for part in self.hooks.bias:
-            bias, due = part.bias(self), (self.q_pos.shape[-1], self.k_pos.shape[-1])
-            if bias is None:
-                continue
-            if bias.shape[-2:] != due:
-                raise ValueError(
-                    f"bias of {type(part).__name__} returns {[*bias.shape]}, and it needs a value "
-                    f"for each query and key, as c.distance() has: {[*due]} here"
-                )
-            total = bias if total is None else total + bias
-        return total
+            if (bias := part.bias(self)) is not None:
+                if bias.shape[-2:] != due:
+                    message = f"{type(part).__name__}.bias returns {[*bias.shape]}, not [H, Q, S]"
+                    raise ValueError(f"{message}, whose last two here are {[*due]}")
+                biases.append(bias)
+        return reduce(torch.add, biases) if biases else None
 
     def biased(self, s_BHQS: Tensor) -> Tensor:
         """Returns the block's logits plus the biases of all parts."""
@@ -137,11 +128,6 @@ class AttentionContext:
         for part in self.hooks.frequencies:
             omega_R = part.frequencies(omega_R, self)
         return omega_R
-
-    def rotated(self, q_BHQK: Tensor, k_BHSK: Tensor, *, q_pos: Tensor, k_pos: Tensor) -> "Rotated":
-        """Returns q and k as the layer's rotary parts turn them here, for a part that `remaps`."""
-        c = replace(self, q_pos=q_pos, k_pos=k_pos)
-        return through_qk(self.hooks.rotary, q_BHQK, k_BHSK, c)
 
 
 class Rotated(NamedTuple):
@@ -165,7 +151,7 @@ class Part(nn.Module):
     reads_qk = False  # uses queries or keys beside q.k: beside a rotary part, not shift-invariant
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
-    remaps = False  # scores() calls c.rotated(): the layer's rotary parts do not rotate before it
+    remaps = False  # scores() calls the layer's rotary parts, which do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
     needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
     at_network_rate = False  # its parameters learn at train.lr, whatever the scheme's lr_ratio
@@ -332,20 +318,18 @@ def products(q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
     Q, S, scale = q_BHQK.shape[2], k_BHSK.shape[2], c.shape.d_head**-0.5
     q_BHQK, table_HNK = q_BHQK * scale, c.keys_HNK
     if table_HNK is None:
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
+        return (q_BHQK @ k_BHSK.mT).to(c.dtype)
+    other_BHQK = q_BHQK
+    if c.queries_H1K is not None:
+        other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, extend_table(table_HNK, S)
+    if not c.hooks.contiguous:
+        added, n_near = at_distance(other_BHQK, table_HNK, c.exact_distance()), S
     else:
-        other_BHQK = q_BHQK
-        if c.queries_H1K is not None:
-            other_BHQK, table_HNK = q_BHQK + c.queries_H1K * scale, extend_table(table_HNK, S)
-        if not c.hooks.contiguous:
-            added = at_distance(other_BHQK, table_HNK, c.exact_distance())
-            n_near = S
-        else:
-            k_BHSK, near_HNK = split_clipped(k_BHSK, table_HNK)
-            rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)
-            added = skew((other_BHQK @ rows_HWK.transpose(-1, -2)).contiguous(), n_near)
-        s_BHQS = q_BHQK @ k_BHSK.transpose(-1, -2)
-        s_BHQS[..., S - n_near :] += added
+        k_BHSK, near_HNK = split_clipped(k_BHSK, table_HNK)
+        rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)
+        added = skew((other_BHQK @ rows_HWK.mT).contiguous(), n_near)
+    s_BHQS = q_BHQK @ k_BHSK.mT
+    s_BHQS[..., S - n_near :] += added
     return s_BHQS.to(c.dtype)
 
 

@@ -49,16 +49,12 @@ def build(
                 f"{key}: its class {type(part).__name__} overrides no hook, so that it would "
                 f"change nothing; the hooks are {', '.join(HOOKS)}"
             )
-        if not shape.causal and not part.bidirectional:
+        if not shape.causal and (part.depends_on_length or not part.bidirectional):
             defined = ", ".join(sorted(name for name, kind in known.items() if kind.bidirectional))
             raise UserError(
-                f"{key}: not defined for keys after the query, which an encoder has; choose a "
-                f"scheme of {defined}, scheme=nope, or model.arch=decoder"
-            )
-        if not shape.causal and part.depends_on_length:
-            raise UserError(
-                f"{key}: its outputs depend on the length of the call, and an encoder's call has "
-                "rows of several lengths; give it a fixed value, drop it, or use model.arch=decoder"
+                f"{key}: not defined in an encoder, whose queries see later keys, in rows of "
+                f"several lengths; choose a scheme of {defined} with fixed values, scheme=nope, or "
+                "model.arch=decoder"
             )
     for name in (name for layer in layers or [] for name in layer):
         if name not in built:

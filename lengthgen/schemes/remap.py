@@ -14,7 +14,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
+from lengthgen.schemes.base import AttentionContext, ModelDims, Part, through_qk
 from lengthgen.schemes.mask import Window
 from lengthgen.schemes.parameters import AtLeastOne, tokens
 
@@ -40,7 +40,8 @@ class Remap(Part, ABC):
         """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses."""
         s_BHQS = torch.zeros((), device=q_BHQK.device, dtype=c.dtype)
         for branch in self.branches(c):
-            q, k = c.rotated(q_BHQK, k_BHSK, q_pos=branch.q_pos, k_pos=branch.k_pos)
+            at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos)
+            q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK, at)
             of_branch = (q @ k.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
             s_BHQS = torch.where(branch.used, of_branch, s_BHQS)
         return c.biased(s_BHQS)

@@ -19,11 +19,6 @@ class Logn(Part):
 
     needs_whole_text = True
 
-    def __init__(self, shape: ModelDims) -> None:
-        super().__init__(shape)
-        if shape.train_length < 2:
-            raise ValueError("train.length=1 must be above 1: log-n divides by its logarithm")
-
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
 

@@ -1,7 +1,6 @@
 """The optimizers with their parameter groups, and the learning rate of a step."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,25 +38,22 @@ def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimize
     """
     parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
     own = {id(parameter) for part in parts for parameter in part.parameters()}
-    decaying, of_scheme, rest = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
-    hidden = list[nn.Parameter]()
+    params: dict[str, list[nn.Parameter]] = {"decay": [], "scheme": [], "rest": [], "hidden": []}
     for name, parameter in model.named_parameters():
         decays = parameter.dim() >= 2 and not name.startswith("scheme.")
-        group = of_scheme if id(parameter) in own else decaying if decays else rest
-        if train.optimizer == "muon" and group is decaying and "block" in name:
-            group = hidden
-        group.append(parameter)
-    decay, usual = train.weight_decay, {"weight_decay": 0.0, "of_scheme": False}
-    groups: list[dict[str, Any]] = [
-        {**usual, "params": decaying, "weight_decay": decay},
-        {**usual, "params": of_scheme, "of_scheme": True},
-        {**usual, "params": rest},
-    ]
+        kind = "scheme" if id(parameter) in own else "decay" if decays else "rest"
+        if train.optimizer == "muon" and kind == "decay" and "block" in name:
+            kind = "hidden"
+        params[kind].append(parameter)
+    decay = {"decay": train.weight_decay, "hidden": train.weight_decay}
+    *groups, hidden = (
+        {"params": own, "weight_decay": decay.get(kind, 0.0), "of_scheme": kind == "scheme"}
+        for kind, own in params.items()
+    )
     adamw = torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
-    if not hidden:
+    if not params["hidden"]:
         return [adamw]
-    group = {**usual, "params": hidden, "weight_decay": decay}
-    return [adamw, Muon([group], lr=train.lr, adjust_lr_fn="match_rms_adamw")]
+    return [adamw, Muon([hidden], lr=train.lr, adjust_lr_fn="match_rms_adamw")]
 
 
 def set_rates(optimizer: torch.optim.Optimizer, step: int, config: Config) -> None:

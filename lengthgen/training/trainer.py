@@ -76,17 +76,15 @@ def train(
             if logs:
                 n_tokens = (state.step - began_at) * train.batch_tokens
                 row = _row(state, tokens_per_s=n_tokens / (time.perf_counter() - began))
-                losses: dict[str, float] = {}
-                if validate is not None and _is_due(state):
-                    losses = validate(model)
+                losses = validate(model) if validate is not None and _is_due(state) else {}
                 began, began_at = time.perf_counter(), state.step
                 state.nats, state.n_targets = torch.zeros_like(state.nats), 0
                 if ranks.is_main:
                     append_rows(file, [row | losses])
                     log(row | losses)
-                shown = {key.replace("/loss", ""): value for key, value in losses.items()}
+                losses = {key.replace("/loss", ""): loss for key, loss in losses.items()}
                 rate = row["train/tokens_per_s"]
-                show.advance(0, loss=row["train/loss"], **shown, tokens_per_s=rate)
+                show.advance(0, loss=row["train/loss"], **losses, tokens_per_s=rate)
             show.advance(train.batch_tokens)
             if saves:
                 _save(state, ranks)

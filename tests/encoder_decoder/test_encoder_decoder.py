@@ -298,8 +298,8 @@ def test_a_masked_token_is_scored_given_the_text_around_it_and_earlier_masked_on
     ("words", "said"),
     [
         ("model.arch=t5", "model.arch: 't5' should be 'decoder', 'encoder' or 'encoder_decoder'"),
-        ("scheme=fire", "scheme.parts.fire: not defined for keys after the query, which an "),
-        ("scheme=alibi eval.variants=[interpolate]", "eval.variants.interpolate.alibi: its out"),
+        ("scheme=fire", "scheme.parts.fire: not defined in an encoder, whose queries see "),
+        ("scheme=alibi eval.variants=[interpolate]", "eval.variants.interpolate.alibi: not defi"),
         ("scheme=t5 scheme.parts.t5.num_buckets=7", "scheme.parts.t5: num_buckets=7 must be even"),
         ("runtime.compile=true", "runtime.compile=true: model.arch=encoder_decoder lacks it"),
         ("runtime.activation_checkpointing=true model.arch=encoder", "runtime.activation_check"),

@@ -157,8 +157,7 @@ def test_where_nothing_is_far_or_there_is_no_other_document_the_reason_is_said(
     corpus = corpus_of(config)
     planned, model = plan.plan(config, corpus), create(config, vocab_size=corpus.vocab_size)
     said = {
-        n: evaluator.undefined(Cell("swap", None, n), {None: model.scheme}, planned)
-        for n in (24, 25, 64)
+        n: evaluator.undefined(Cell("swap", None, n), model.scheme, planned) for n in (24, 25, 64)
     }
     assert str(said[24]).startswith("of windows of up to 24 tokens, no token lies further than T")
     assert said[25] is said[64] is None

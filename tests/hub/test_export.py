@@ -120,8 +120,8 @@ def own_logits(config: Config) -> Tensor:
     """The logits of the run's own checkpoint, for the text of the card's lines, on one thread."""
     opened = evaluator.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
     torch.set_num_threads(1)  # as in the other process: how sums are divided rounds them
-    model = evaluator.trained_model(config, opened).requires_grad_(False)
-    corpus = opened.planned.corpus
+    model = opened.model.requires_grad_(False)
+    corpus = opened.plan.corpus
     ids = read_tokenizer(corpus.tokenizer_path).encode(TEXT, add_special_tokens=False).ids
     front = [] if corpus.bos_id is None else [corpus.bos_id]
     tokens = torch.tensor([front + ids])

@@ -16,10 +16,10 @@ PACKAGE = {
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 370,  # 200; table, panel, files, report and facts in W&B, its sweeps, TensorBoard
     "report": 1765,  # 1600; probes, width and dark mode of the page, the last T tokens
-    "evaluation": 1210,  # 1150; validation while a run trains
+    "evaluation": 1200,  # 1150; validation while a run trains
     "training": 455,  # 400; rows of validation, Muon, train.steps
     "runs": 760,  # 750; parameters without embedding, what Windows lacks
-    "model": 1600,  # 1300; options of blocks of pretrained models, dropout, shapes of biases
+    "model": 1480,  # 1300; options of blocks of pretrained models, dropout, shapes of biases
     "data": 1185,  # without sources; odd files, equal paths, SentencePiece, tokenizers of the Hub
     "schemes": 1025,  # without schemes
     "config": 1420,  # 900; a run changed, defaults of the user, filters of runs, names as in papers

@@ -45,16 +45,16 @@ FAULTS = {
     ),
     "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
-    "def bias(self, c): return c.distance()[:, :-1]": r"ValueError: bias of Mine returns \[8, 7\], and it needs a ",
+    "def bias(self, c): return c.distance()[:, :-1]": r"Error: Mine.bias returns \[8, 7\], ",
     "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
     "def bias(self, c): return c.distance() * torch.nan": (
         r"FloatingPointError: loss nan, gradient's norm nan before any update"
     ),
     "def bias(self, c): return torch.ones(4, 1, 1)": (
-        r"ValueError: bias of Mine returns \[4, 1, 1\], and it needs a value for each query and "
-        r"key, as c\.distance\(\) has: \[8, 8\] here \(.*mine\.py, line 23\)$"
+        r"ValueError: Mine.bias returns \[4, 1, 1\], not \[H, Q, S\], whose last two here are "
+        r"\[8, 8\] \(.*mine\.py, line 23\)$"
     ),
-    "def bias(self, c): return -c.distance()[:1]": r"bias of Mine returns \[1, 8\], and it needs a ",
+    "def bias(self, c): return -c.distance()[:1]": r"Error: Mine.bias returns \[1, 8\], ",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",

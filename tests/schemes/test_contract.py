@@ -1,7 +1,6 @@
 """What every shipped scheme and variant must hold, whatever it computes."""
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -63,7 +62,7 @@ def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit
         with torch.no_grad():
             close(attend(q, k, v, c), want, atol=1e-12)
         close(attend(q, k, v, c), want, atol=1e-12)
-        kernels: list[Callable[..., torch.Tensor]] = [eager]
+        kernels = [eager]
         if not layer.eager and (layer.contiguous or not layer.relative):
             kernels.append(blocked)
         if not (layer.eager or layer.relative):

@@ -39,7 +39,6 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "rope, yarn: {beta_fast: 1}": r"beta_slow=1\.0 must be below beta_fast=1\.0",
     "rope, llama3: {low_freq_factor: 5}": r"low_freq_factor=5\.0 .* high_freq_factor=4\.0",
     "rope, longrope2 | train_length=1": r"1 must be above 1, since mscale",
-    "rope, logn | train_length=1": r"train\.length=1 must be above 1: log-n divides",
     "rope, dual_chunk: {chunk: 0.25, local: 0.25}": r"local=0.25 must be .* are 4 and 4 tokens",
     "rope, streaming_llm: {width: 0.25}": r"sinks=4 must be below the width, which is 4 tokens",
     "window: {width: 0.5, sinks: 8}": r"sinks=8 must be .* is 8 tokens",

@@ -89,7 +89,8 @@ def test_rows_by_distance_are_added_to_keys_and_values(
 ) -> None:
     part = Rows(n_distances, heads=heads, offset=offset)
     others = [Scattered(SHAPE)] * scattered
-    layer, c = layer_of(part, *others), at(queries, *others)
+    layer = layer_of(part, *others)
+    c = replace(at(queries, *others), hooks=layer)
     leaves = [*some_qkv(LENGTH, dtype=torch.float64), *part.parameters()]
     for leaf in leaves[:3]:
         leaf.requires_grad_()
@@ -97,7 +98,6 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     want = loops(part, q, k, v, c)
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
-    c = replace(c, hooks=layer)
     kernels = [attend(q, k, v, c), eager(q, k, v, c, block=block)]
     if layer.contiguous:
         kernels.append(blocked(q, k, v, c, block=block))

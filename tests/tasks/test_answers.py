@@ -114,7 +114,8 @@ def test_an_answer_is_wrong_where_it_first_differs(
         }
         return int(wrong.get(said, right))
 
-    evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, ranks=ALONE, show=QUIET)
+    about: dict[str, Any] = {"weights": "", "tokens_seen": 0, "ranks": ALONE, "show": QUIET}
+    evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, **about)
     for length in config.eval.lengths:
         spans = ANSWERS.windows(length, planned)
         scored = {
@@ -239,13 +240,13 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
 ) -> None:
     config, _ = copying
     opened = evaluator.open_run(config, copying.run_dir, ranks=ALONE, show=QUIET)
-    model, corpus = evaluator.trained_model(config, opened), opened.planned.corpus
+    model, corpus = opened.model, opened.plan.corpus
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
     assert model.scheme.depends_on_length == (variant is not None)
     outcomes, end = set[bool](), int(corpus.validation.tokens[-1])
     for length, row in rows_of(decoded(copying, tmp_path), variant).items():
-        tests = [test for test in opened.planned.examples if test.length == length]
+        tests = [test for test in opened.plan.examples if test.length == length]
         for i, (test, wrong) in enumerate(zip(tests, row["first_wrong"], strict=True)):
             tokens = corpus.validation.document(test.document).astype(int).tolist()
             prompt = [*corpus.beginning, *tokens[: test.targets - test.scored]]
