@@ -88,8 +88,7 @@ def every_kernel(
     with torch.no_grad():
         out["evaluation"] = attend(q, k, v, c)
     q, k = rotated(layer, q, k, c)
-    kernels = (eager,) if layer.eager else (eager, blocked, sdpa_by_blocks)
-    for kernel in kernels:
+    for kernel in (eager,) if layer.eager else (eager, blocked, sdpa_by_blocks):
         for block in (7, 64):
             out[f"{kernel.__name__} {block}"] = kernel(q, k, v, c, block=block)
     return out

@@ -89,8 +89,7 @@ def test_rows_by_distance_are_added_to_keys_and_values(
 ) -> None:
     part = Rows(n_distances, heads=heads, offset=offset)
     others = [Scattered(SHAPE)] * scattered
-    layer = layer_of(part, *others)
-    c = replace(at(queries, *others), hooks=layer)
+    c = replace(at(queries, *others), hooks=layer_of(part, *others))
     leaves = [*some_qkv(LENGTH, dtype=torch.float64), *part.parameters()]
     for leaf in leaves[:3]:
         leaf.requires_grad_()
@@ -99,7 +98,7 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
     kernels = [attend(q, k, v, c), eager(q, k, v, c, block=block)]
-    if layer.contiguous:
+    if c.hooks.contiguous:
         kernels.append(blocked(q, k, v, c, block=block))
     for got in kernels:
         close(got, want, atol=1e-12)
