@@ -23,7 +23,7 @@ import yaml
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
-from lengthgen.report.statistics import CurvePoint, Sums, far, loss_of, number, verdict
+from lengthgen.report.statistics import CurvePoint, Sums, copies, loss_of, number, verdict
 from lengthgen.tasks.accuracy import accuracies
 
 DOCS = Path(__file__).parent
@@ -44,10 +44,10 @@ def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> C
     return CurvePoint(protocol, series, length or int(T[series]))
 
 
-def near(rows: Any) -> Any:
-    """Returns nats and number of the targets that are no far copies."""
-    (nats, counts), (far_nats, far_counts) = loss_of(rows), far(rows)
-    return nats - far_nats, counts - far_counts
+def other(rows: Any) -> Any:
+    """Returns nats and number of the targets that are no copy opportunities."""
+    (nats, counts), (copy_nats, copy_counts) = loss_of(rows), copies(rows)
+    return nats - copy_nats, counts - copy_counts
 
 
 def ppl(study: str, name: str, length: int | None = None, protocol: str = "tail") -> float:
@@ -61,7 +61,7 @@ def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
 
 
 def gain(study: str, name: str, length: int, part: Any = loss_of, protocol: str = "tail") -> Any:
-    """Returns the loss at T minus that at a length; of the `far` copies or the `near` others."""
+    """Returns the loss at T minus that at a length; at `copies`, or at the `other` targets."""
     return sums(study, part).difference(*(cell(study, name, n, protocol) for n in (None, length)))
 
 

@@ -1,4 +1,4 @@
-"""Repeated text: validation text that is also in the training split, and copies of far text.
+"""Repeated text: validation text that is also in the training split, and chances to copy far text.
 
 Lee et al. 2022 (Deduplicating Training Data Makes Language Models Better, arXiv 2107.06499) compare
 runs of 50 tokens. These are shorter: a file of which 39 % was in training had no run of 50.
@@ -85,23 +85,24 @@ def _covered(corpus: TokenizedCorpus, known: NDArray[np.bool_]) -> NDArray[np.bo
     return np.cumsum(change)[:-1] > 0
 
 
-def far_copies(
+def copy_opportunities(
     corpus: TokenizedCorpus, document: int, end: int, *, targets: int, near: int, far: int
 ) -> NDArray[np.bool_]:
-    """Returns which of the last K targets before an endpoint copy far text, bool [K].
+    """Returns which of the last K targets before an endpoint may copy from far text, bool [K].
 
-    The bigram that ends at such a target occurs before it at a distance of more than `near` (T) and
-    at most `far` tokens, and at no smaller distance. This generalises the tokens of Sun et al. 2021
-    (arXiv 2109.09115) whose last occurrence lies far back.
+    The two tokens before such a target occurred before, and what last followed them stands more
+    than `near` (T) and at most `far` tokens before the target. Whether the target is that token
+    does not count: the choice rests on the past alone. Sun et al. 2021 (arXiv 2109.09115) choose
+    targets by their own last occurrence.
     """
     stop = end + corpus.first_target
-    text = corpus.validation.document(document)[max(0, stop - targets - far - 1) : stop]
+    text = corpus.validation.document(document)[max(0, stop - targets - far - 2) : stop - 1]
     wide = text.astype(np.int64)
-    bigrams = wide[:-1] * corpus.vocab_size + wide[1:]  # bigram i ends at token i + 1
-    is_far = np.zeros(targets, dtype=bool)
+    bigrams = wide[:-1] * corpus.vocab_size + wide[1:]  # the last stands before the last target
+    may_copy = np.zeros(targets, dtype=bool)
     first = len(bigrams) - targets
     for at in range(max(0, first), len(bigrams)):
         before = np.flatnonzero(bigrams[max(0, at - far) : at] == bigrams[at])
         distance = min(at, far) - before[-1] if len(before) else 0
-        is_far[at - first] = distance > near
-    return is_far
+        may_copy[at - first] = distance > near
+    return may_copy

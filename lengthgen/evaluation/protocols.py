@@ -41,7 +41,7 @@ class Protocol:
     in_stream: bool = False
     reads: tuple[str, ...] = ()  # what of the plan, besides the endpoints, decides the windows
     divides: bool = False  # lengths must divide max_context, else other tokens would be scored
-    matched: bool = False  # scored by itself, to the bit; rows keep sums over far copies
+    matched: bool = False  # scored by itself, to the bit; rows keep sums over copy opportunities
     predicts: bool = False  # the most likely token is kept beside the nats of the right one
 
     def block_of(self, length: int, config: Config) -> int:
@@ -101,7 +101,7 @@ class Protocol:
         return rows.per_document(
             {span: (self.targets(span, plan), scored[span]) for span in spans},
             plan,
-            far_copies=self.matched,
+            copies=self.matched,
             by_position=self.by_position,
         )
 

@@ -5,7 +5,7 @@ A row holds what identifies its cell (`cell_facts` of evaluator.py), n_documents
     nats, n_tokens, n_bytes     sums over the scored tokens; nats are null where a model diverged
     n_windows, window_nats      the sum over windows of the mean over a window's scored tokens
     unigram_nats                of the same tokens under their frequencies in the training split
-    far_nats, far_tokens        over targets whose bigram stands beyond T and not within T
+    copy_nats, copy_tokens      over copy opportunities (overlap.copy_opportunities)
     position_nats, ..._tokens   by bin of windows.position_bins
     skipped                     why the cell has no value
 
@@ -30,7 +30,7 @@ from lengthgen.evaluation.scored_text import Nats, Plan
 from lengthgen.files import read_rows
 from lengthgen.runs import status
 
-DIVERGED = ("nats", "window_nats", "far_nats", "position_nats")  # None where a model diverged
+DIVERGED = ("nats", "window_nats", "copy_nats", "position_nats")  # None where a model diverged
 
 
 def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def per_document(
-    scored: Mapping[Span, tuple[Ints, Nats]], plan: Plan, *, far_copies: bool, by_position: bool
+    scored: Mapping[Span, tuple[Ints, Nats]], plan: Plan, *, copies: bool, by_position: bool
 ) -> list[dict[str, Any]]:
     """Returns the sums of a cell's windows: a row per document; of packed text, per endpoint.
 
@@ -83,15 +83,15 @@ def per_document(
             ),
             "unigram_nats": -math.fsum(plan.log_frequency[tokens]),
         }
-        if far_copies:
+        if copies:
             apart = {"near": plan.train_length, "far": plan.max_context}
-            far = np.concatenate(
+            may_copy = np.concatenate(
                 [
-                    overlap.far_copies(corpus, s.document, s.end, targets=s.scored, **apart)
+                    overlap.copy_opportunities(corpus, s.document, s.end, targets=s.scored, **apart)
                     for s in windows
                 ]
             )
-            row |= {"far_nats": math.fsum(nats[far]), "far_tokens": int(far.sum())}
+            row |= {"copy_nats": math.fsum(nats[may_copy]), "copy_tokens": int(may_copy.sum())}
         if by_position:
             edges = position_bins(plan.train_length, windows[0].length)
             first = np.concatenate([[0], edges[:-1]])

@@ -34,8 +34,8 @@ NAMES += ["parts", "protocol", "precision", "endpoints"]
 OPTIONAL = ["variant", "document", "skipped", "trained_in", "unit", "weights"]
 FLAGS, TEXTS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
 INTEGERS = ["seed", "train_length", "tokens_seen", "reach", "length", "n_documents"]
-NUMBERS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "far_nats"]
-NUMBERS += ["far_tokens", "targets", "token_hits", "stop_errors", "chance"]
+NUMBERS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"]
+NUMBERS += ["copy_tokens", "targets", "token_hits", "stop_errors", "chance"]
 NUMBERS += ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
 LISTS = ["position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"]
 COLUMNS = [*NAMES, *OPTIONAL, *FLAGS, *INTEGERS, *NUMBERS, *LISTS, *TEXTS]
@@ -44,7 +44,7 @@ TYPES: dict[str, Any] = {
     **{**dict.fromkeys(FLAGS, "bool"), **dict.fromkeys(INTEGERS, "int64")},
     **{**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(TEXTS, "category")},
 }
-LOST = ["nats", "window_nats", "far_nats", "position_nats", *LISTS[3:]]  # where a run diverged
+LOST = ["nats", "window_nats", "copy_nats", "position_nats", *LISTS[3:]]  # where a run diverged
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a file's values

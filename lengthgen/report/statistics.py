@@ -103,9 +103,9 @@ def loss_of(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]
     return nats, rows["n_tokens"].where(of_tokens, rows["n_windows"])
 
 
-def far(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Returns nats and number of the far-copy targets: their bigram stands beyond T only."""
-    return rows["far_nats"].fillna(math.inf), rows["far_tokens"].fillna(0)
+def copies(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
+    """Returns nats and number of copy opportunities (data/overlap.py)."""
+    return rows["copy_nats"].fillna(math.inf), rows["copy_tokens"].fillna(0)
 
 
 def used_context(losses: Mapping[int, float], train_length: int) -> int | None:
@@ -141,7 +141,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
     unknown: not comparable with it).
     Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word;
-    far_gain: G on far-copy targets; c_star; and note: a sentence on what limits the numbers.
+    copy_gain: G on copy opportunities; c_star; and note: a sentence on what limits the numbers.
     """
     if "series" not in rows:
         return pd.concat([findings(text.rows) for text in select(rows)], ignore_index=True)
@@ -221,14 +221,14 @@ def _headline(
         word = f"<= {short(used)}" if used == lengths[0] else short(used)
         yield {"quantity": "c_star", "value": used, "word": word}
     is_trained = not losses[T] >= _unigram(own, sample)
-    copies, at_T = Sums(own, far).sample(points), lengths.index(T)
+    may_copy, at_T = Sums(own, copies).sample(points), lengths.index(T)
     for i, n in enumerate(lengths):
         if n != T:
             gain = sample.gap(at_T, i)
             word = "" if n < T else verdict(gain) if is_trained else "not trained"
             yield _numbers("gain", gain) | {"length": n, "word": word}
-            if copies is not None:
-                yield _numbers("far_gain", copies.gap(at_T, i)) | {"length": n}
+            if may_copy is not None:
+                yield _numbers("copy_gain", may_copy.gap(at_T, i)) | {"length": n}
 
 
 def _numbers(quantity: str, estimate: Estimate) -> Record:

@@ -23,8 +23,9 @@ MOST_VERDICTS, MOST_COLUMNS = 6, 12
 COSTS = {"parameters": "parameters", "tokens/s": "tokens_per_s", "peak MiB": "peak_mib"}
 VERDICTS = (
     "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets; not corrected for multiple "
-    "comparisons. Copy gain: G at the longest length on targets whose bigram stands beyond T only."
+    "comparisons."
 )
+COPIES = "Copy gain: G at the longest length after two tokens that were last seen beyond T."
 MARKED = (
     "Bold: the lowest. =: may be as good, all series of a length compared jointly at 95 %. "
     "?: not comparable with it."
@@ -164,17 +165,20 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
     if not lengths:
         return
     lengths = numbers.doubled(lengths, most=MOST_VERDICTS)[-MOST_VERDICTS:]
-    rows: list[list[Cell]] = []
-    for name, own in beyond.items():
-        copies = numbers.interval(name, "far_gain", max(own, default=0)) or "n/a"
-        words = (numbers.verdict(name, n) for n in lengths)
-        cells = map(Cell, (numbers.word(name, "c_star") or "n/a", *words, copies))
+    ends = {name: max(own, default=0) for name, own in beyond.items()}
+    copies = {name: numbers.interval(name, "copy_gain", end) for name, end in ends.items()}
+    head, rows = ["scheme", "seeds", "c*", *map(short, lengths)], list[list[Cell]]()
+    with_copies = any(copies.values())
+    for name in beyond:
+        words = [numbers.verdict(name, n) for n in lengths]
+        words += [copies[name] or "n/a"] * with_copies
+        cells = map(Cell, (numbers.word(name, "c_star") or "n/a", *words))
         rows.append([*numbers.about(name), *cells])
     yield Table(
         title="Verdicts on context beyond T, with the 95 % interval of the gain G in nats",
-        head=["scheme", "seeds", "c*", *map(short, lengths), "copy gain"],
+        head=head + ["copy gain"] * with_copies,
         rows=rows,
-        notes=[VERDICTS],
+        notes=[VERDICTS, *[COPIES] * with_copies],
     )
 
 

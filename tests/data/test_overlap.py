@@ -1,4 +1,4 @@
-"""What stands twice: runs of tokens in both splits, and bigrams that copy far text."""
+"""What stands twice: runs of tokens in both splits, and chances to copy far text."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -80,22 +80,34 @@ def test_hashes_differ_where_runs_do(n: int) -> None:
     assert len(set(hashes[: 121 - n].tolist())) == 1
 
 
-def plainly_far(tokens: list[int], end: int, *, targets: int, near: int, far: int) -> list[bool]:
-    """Returns which targets copy far text, by looking at every earlier place in turn."""
-    is_far: list[bool] = []
+def plainly_found(tokens: list[int], end: int, *, targets: int, near: int, far: int) -> list[bool]:
+    """Returns which targets may copy far text, by looking at every earlier place in turn."""
+    may_copy: list[bool] = []
     for t in range(end - targets, end):
-        before = [d for d in range(1, far + 1) if t - d >= 1]
-        same = (d for d in before if tokens[t - d - 1 : t - d + 1] == tokens[t - 1 : t + 1])
-        is_far.append(next(same, 0) > near)
-    return is_far
+        before = [d for d in range(1, far + 1) if t - d >= 2]
+        same = (d for d in before if tokens[t - d - 2 : t - d] == tokens[t - 2 : t])
+        may_copy.append(next(same, 0) > near)
+    return may_copy
 
 
 @pytest.mark.parametrize("bos", [True, False])
 @pytest.mark.parametrize(("end", "far"), [(400, 300), (400, 390), (90, 88)])
-def test_far_copies_are_those_that_a_search_finds(end: int, far: int, bos: bool) -> None:
+def test_copy_opportunities_are_those_that_a_search_finds(end: int, far: int, bos: bool) -> None:
     tokens = text(401, vocab=9)
     given = replace(corpus(text(60), tokens), bos_id=999 if bos else None)
-    got = overlap.far_copies(given, 0, end - (not bos), targets=40, near=50, far=far)
-    want = plainly_far(tokens.tolist(), end, targets=40, near=50, far=far)
+    got = overlap.copy_opportunities(given, 0, end - (not bos), targets=40, near=50, far=far)
+    want = plainly_found(tokens.tolist(), end, targets=40, near=50, far=far)
     assert got.tolist() == want
     assert 0 < sum(want) < 40
+
+
+def test_whether_a_target_may_copy_does_not_depend_on_the_target() -> None:
+    tokens = text(401, vocab=9)
+    for end in range(300, 340):
+        answers = set[bool]()
+        for target in range(9):
+            tokens[end - 1] = target
+            given = replace(corpus(text(60), tokens), bos_id=999)
+            (may,) = overlap.copy_opportunities(given, 0, end, targets=1, near=20, far=280).tolist()
+            answers.add(may)
+        assert len(answers) == 1

@@ -15,7 +15,7 @@ PACKAGE = {
     "sweep": 690,  # 550; the search by Optuna
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 370,  # 200; table, panel, files, report and facts in W&B, its sweeps, TensorBoard
-    "report": 1765,  # 1600; probes, width and dark mode of the page, the last T tokens
+    "report": 1775,  # 1600; probes, width and dark mode of the page, the last T tokens
     "evaluation": 1200,  # 1150; validation while a run trains
     "training": 455,  # 400; rows of validation, Muon, train.steps
     "runs": 760,  # 750; parameters without embedding, what Windows lacks
@@ -33,7 +33,7 @@ PACKAGE = {
 TESTS = {
     "cli": 625,  # runs shown, changed and removed; what Windows lacks
     "config": 725,  # odd files, equal paths, names as in papers, offers that parse
-    "data": 1455,  # odd files and paths, formats, a Hub on this machine
+    "data": 1470,  # odd files and paths, formats, a Hub on this machine
     "encoder_decoder": 320,
     "evaluation": 850,
     "hub": 795,  # families in and out, a Hub on this machine

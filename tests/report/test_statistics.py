@@ -66,7 +66,7 @@ Sheet = tuple[Floats, Floats]  # sums [R, D], counts [D]
 Pick = Callable[[Any], tuple[float, float]]
 PARTS: dict[str, Pick] = {
     "loss": lambda r: (r.nats, r.n_tokens),
-    "far": lambda r: (r.far_nats, r.far_tokens),
+    "copies": lambda r: (r.copy_nats, r.copy_tokens),
 }
 
 
@@ -94,12 +94,12 @@ def random_rows(key: int) -> pd.DataFrame:
     """Rows of a series in random order."""
     dice = random.Random(key)
     documents = {f"d{i}": dice.randint(2, 9) for i in range(dice.randint(3, 7))}
-    far = {d: dice.randint(0, n) for d, n in documents.items()} | {"d0": 2, "d1": 1}
+    copies = {d: dice.randint(0, n) for d, n in documents.items()} | {"d0": 2, "d1": 1}
     seeds = dice.sample(range(9), dice.randint(1, 4))
     table = frame(lambda _s, _d, _n: dice.uniform(2.98, 3.02), seeds=seeds, documents=documents)
-    table["far_tokens"] = [float(far[d]) for d in table["document"]]
+    table["copy_tokens"] = [float(copies[d]) for d in table["document"]]
     share = [dice.uniform(0.5, 1) for _ in range(len(table))]
-    table["far_nats"] = table["nats"] * table["far_tokens"] / table["n_tokens"] * share
+    table["copy_nats"] = table["nats"] * table["copy_tokens"] / table["n_tokens"] * share
     return table.sample(frac=1, random_state=key)
 
 
@@ -115,10 +115,10 @@ def test_losses_and_gains_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
 
 
 @each_case
-def test_far_copies_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
-    sheets = {n: sheet(rows, n, "far") for n in LENGTHS}
+def test_copy_opportunities_are_those_of_plain_loops(rows: pd.DataFrame) -> None:
+    sheets = {n: sheet(rows, n, "copies") for n in LENGTHS}
     gains = {n: minus(sheets[T], sheets[n]) for n in LENGTHS if n != T}
-    same(numbers(rows, "far_gain"), gains)
+    same(numbers(rows, "copy_gain"), gains)
 
 
 @each_case
