@@ -9,7 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 import zlib
@@ -21,9 +20,6 @@ from typing import Any, cast
 from lengthgen.errors import UserError
 
 Row = Mapping[str, Any]
-_CRC = re.compile(rb'(, )?"crc32": "([0-9a-f]{8})"\}\Z')
-_O_FLAGS = getattr(os, "O_BINARY", 0)  # of Windows
-_CRC_BYTES = 24  # at most: a search of the whole row takes far longer
 
 
 class Unreadable(UserError):
@@ -36,13 +32,14 @@ class Unreadable(UserError):
 
 def open_regular(path: Path) -> BufferedReader:
     """Opens a regular file for reading, or a link to one; a pipe or a device might never end."""
-    descriptor = os.open(path, os.O_RDONLY | _O_FLAGS | getattr(os, "O_NONBLOCK", 0))
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+    def at_once(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+    file = open(path, "rb", opener=at_once)  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
     raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
@@ -74,12 +71,9 @@ def names_in(folder: Path) -> list[str]:
 def is_there(path: Path) -> bool:
     """True unless the path does not exist: one that cannot be looked at is there."""
     try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        pass
-    return True
+        return bool(path.stat())
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
 def utf8(name: str) -> str:
@@ -101,10 +95,10 @@ def parse_row(line: bytes) -> dict[str, Any]:
     """Returns the row of a line. Raises ValueError for one that is damaged or no JSON object."""
     from pydantic_core import from_json  # takes half the time of json
 
-    checksum = _CRC.search(line, max(0, len(line) - _CRC_BYTES))
-    if checksum is not None:
-        body = line[: checksum.start()]
-        if int(checksum[2], 16) != zlib.crc32(body):
+    body, mark, end = line.rpartition(b'"crc32": "')
+    if mark:
+        body = body.removesuffix(b", ")
+        if end != b'%08x"}' % zlib.crc32(body):
             raise ValueError("the text differs from its checksum")
         line = body + b"}"
     row = from_json(line)
@@ -149,24 +143,21 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
     or the file cannot be written; the good lines before are untouched then.
     """
     lines = memoryview(b"".join(map(encode_row, rows)))
-    with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _O_FLAGS, 0o666)
-        with os.fdopen(descriptor, "r+b", buffering=0) as file:
-            content = file.read()
-            if not content:
-                sync(path.parent)
-            end = content.rfind(b"\n") + 1
-            if end < len(content):
+    with writing(path), path.open("a+b", buffering=0) as file:
+        file.seek(0)
+        content = file.read()
+        if not content:
+            sync(path.parent)
+        end = content.rfind(b"\n") + 1
+        try:
+            file.truncate(end)
+            while lines:
+                lines = lines[file.write(lines) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 file.truncate(end)
-            file.seek(end)
-            try:
-                while lines:
-                    lines = lines[file.write(lines) :]
-                os.fsync(file.fileno())
-            except OSError:
-                with contextlib.suppress(OSError):  # the first error is the one to report
-                    file.truncate(end)
-                raise
+            raise
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -10,12 +10,10 @@ from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from lengthgen.escaping import visible
-
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 class Screen(Console):
@@ -51,27 +49,17 @@ class Screen(Console):
 class Progress:
     """Shows how far a task is, its latest numbers and the time left; on stderr, main rank only.
 
-    Standard output stays free for tables. One task at a time: start() ends the one before.
+    Standard output stays free for tables. One task at a time: start() ends the one before. Without
+    a terminal it writes a plain line every few seconds.
     """
 
     def __init__(
-        self,
-        *,
-        is_main: bool,
-        file: TextIO | None = None,
-        seconds_between_lines: float = _SECONDS_BETWEEN_LINES,
+        self, *, is_main: bool, file: TextIO | None = None, seconds_between_lines: float = 5.0
     ) -> None:
         self._console = Screen(file)
         self._console.quiet = not is_main
         self._seconds_between_lines = seconds_between_lines
         self._bar: Bar | None = None
-        self._bar_task = TaskID(0)
-        self._task: str | None = None
-        self._unit = ""
-        self._total = self._done = self._done_at_start = 0
-        self._fields: dict[str, float | str] = {}
-        self._started = self._shown = 0.0
-        self._shown_done: int | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -86,62 +74,56 @@ class Progress:
     def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None:
         """Begins a task of `total` units, of which `done` were finished by an earlier process."""
         self.finish()
-        self._task = task = visible(task)
-        self._total, self._unit = total, unit
-        self._done = self._done_at_start = done
-        self._fields = {}
-        self._started = time.monotonic()
-        self._shown_done = None
+        self._unit, self._done_at_start = unit, done
+        self._fields: dict[str, float | str] = {}
+        self._bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            TimeRemainingColumn(),
+            console=self._console,
+            get_time=lambda: time.monotonic(),
+        )
+        self._bar.add_task(visible(task), total=total, completed=done, numbers="")
         screen = self._console
-        if screen.is_terminal and not screen.is_dumb_terminal and not screen.quiet:
-            self._bar = _bar(self._console)
+        self._has_bar = screen.is_terminal and not screen.is_dumb_terminal and not screen.quiet
+        if self._has_bar:
             self._bar.start()
-            self._bar_task = self._bar.add_task(task, total=total, completed=done, numbers="")
         else:
             self._line()
 
     def advance(self, amount: int, **fields: float | str) -> None:
         """Adds finished units; fields such as loss=5.1 or tokens_per_s=2e4 stay until replaced."""
-        if self._task is None:
+        if self._bar is None:
             return
-        self._done = min(self._done + amount, self._total)
         self._fields |= fields
-        if self._bar is not None:
-            self._bar.update(self._bar_task, completed=self._done, numbers=_numbers(self._fields))
-        elif time.monotonic() - self._shown >= self._seconds_between_lines:
+        (task,) = self._bar.tasks
+        done = min(task.completed + amount, task.total or 0)
+        self._bar.update(task.id, completed=done, numbers=_numbers(self._fields))
+        if not self._has_bar and time.monotonic() - self._shown >= self._seconds_between_lines:
             self._line()
 
     def finish(self) -> None:
         """Ends the task; without a terminal, its last line is always written."""
-        if self._bar is not None:
+        if self._bar is not None and self._has_bar:
             self._bar.stop()
-            self._bar = None
-        elif self._task is not None and self._shown_done != self._done:
+        elif self._bar is not None and self._shown_done != self._bar.tasks[0].completed:
             self._line()
-        self._task = None
+        self._bar = None
 
     def _line(self) -> None:
-        self._shown, self._shown_done = time.monotonic(), self._done
-        progress = f"{self._task}: {self._done:,}/{self._total:,} {self._unit}"
-        parts = [progress, _numbers(self._fields)]
-        gained, seconds = self._done - self._done_at_start, self._shown - self._started
-        if gained and self._done < self._total:
-            parts.append(f"{clock(seconds * (self._total - self._done) / gained)} left")
+        assert self._bar is not None
+        (task,) = self._bar.tasks
+        self._shown, self._shown_done = time.monotonic(), task.completed
+        progress = f"{task.description}: {task.completed:,}/{task.total:,} {self._unit}"
+        parts = [progress, str(task.fields["numbers"])]
+        gained, left, seconds = task.completed - self._done_at_start, task.remaining, task.elapsed
+        if gained and left:
+            parts.append(f"{clock((seconds or 0) * left / gained)} left")
         elif gained:
-            parts.append(f"in {clock(seconds)}")
+            parts.append(f"in {clock(seconds or 0)}")
         self._console.print("  ".join(filter(None, parts)))
-
-
-def _bar(screen: Screen) -> Bar:
-    """Returns rich's bar with the columns of a run."""
-    return Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        TimeRemainingColumn(),
-        console=screen,
-    )
 
 
 def _numbers(fields: dict[str, float | str]) -> str:

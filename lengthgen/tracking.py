@@ -8,8 +8,8 @@ import secrets
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,10 +22,7 @@ from lengthgen.files import read_rows
 from lengthgen.runs import directory, status
 
 if TYPE_CHECKING:
-    import pandas as pd
     import wandb
-
-    from lengthgen.report.report import Section
 
 SECONDS = 20.0  # that W&B is waited for: once at the start, once at the end
 TABLE = ["scheme", "variant", "protocol", "length", "loss", "low", "high", "series"]
@@ -34,12 +31,11 @@ PRESET = "wandb/lineseries/v0"
 FIELDS = {"step": "length", "lineKey": "series", "lineVal": "loss"}
 TITLES = {"title": "Loss by context length", "xname": "context length in tokens"}
 FACTS = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
-Say = Callable[[str], None]
 Row = Mapping[str, Any]
 Points = dict[int, dict[str, Any]]  # numbers and verdict by length
 
 
-def show_results(config: Config, run_dir: Path, *, say: Say) -> None:
+def show_results(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> None:
     """Shows what was evaluated of a run that was trained here, unless a process trains it now."""
     if (run_dir / "train.jsonl").exists() and not status.is_running(run_dir):
         with status.run_lock(run_dir, "train"):
@@ -49,7 +45,7 @@ def show_results(config: Config, run_dir: Path, *, say: Say) -> None:
 
 
 def views(
-    config: Config, run_dir: Path, *, say: Say
+    config: Config, run_dir: Path, *, say: Callable[[str], None]
 ) -> "list[AbstractContextManager[Tracker | TensorBoard]]":
     """Returns what runtime.wandb and runtime.tensorboard ask for; each shows once it is entered."""
     shown: list[AbstractContextManager[Tracker | TensorBoard]] = []
@@ -60,17 +56,19 @@ def views(
     return shown
 
 
-def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
+def push(config: Config, run_dir: Path, *, again: bool, say: Callable[[str], None]) -> None:
     """Shows W&B what it lacks of a run; all of it, as a fresh W&B run, if `again`.
 
-    Raises UserError, before W&B is opened, if nothing is evaluated or a process trains the run.
+    Raises UserError, before W&B is opened, if a process trains the run.
     """
     if config.runtime.wandb == "off":
         raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
-    with status.run_lock(run_dir, "train"):
-        wandb_id = f"{config.run_id}-{secrets.token_hex(2)}" if again else config.run_id
-        with Tracker(config, run_dir, say=say, wandb_id=wandb_id) as tracker:
-            tracker.results()
+    wandb_id = f"{config.run_id}-{secrets.token_hex(2)}" if again else config.run_id
+    with (
+        status.run_lock(run_dir, "train"),
+        Tracker(config, run_dir, say=say, wandb_id=wandb_id) as tracker,
+    ):
+        tracker.results()
 
 
 class Tracker:
@@ -81,11 +79,14 @@ class Tracker:
     """
 
     def __init__(
-        self, config: Config, run_dir: Path, *, say: Say, wandb_id: str | None = None
+        self,
+        config: Config,
+        run_dir: Path,
+        *,
+        say: Callable[[str], None],
+        wandb_id: str | None = None,
     ) -> None:
-        self._config = config
-        self._run_dir = run_dir.absolute()
-        self._say = say
+        self._config, self._run_dir, self._say = config, run_dir.absolute(), say
         self._id = wandb_id or config.run_id
         self._warnings: list[str] = []
         self._run: wandb.Run | None = None
@@ -94,63 +95,68 @@ class Tracker:
         self._hooks = (sys.exit, sys.excepthook, logging.raiseExceptions)
         # On a full disk every line of wandb's own log would become a traceback on the terminal.
         logging.raiseExceptions = False
-        self._attempt(self._open)
+        with self._attempt():
+            self._run = self._opened()
+            if self._run is not None:
+                self._run.define_metric("eval/T_valid")
+                for key in ("train/*", "val/*"):
+                    self._run.define_metric(key, step_metric="train/step")
+                known: dict[str, Any] = dict(self._run.summary)
+                self._shown = int(known.get("train/step", 0))  # what W&B has stored
+        for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
+            self.row(row)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._attempt(lambda: self._close(exit_code=0 if kind is None else 1))
+        import wandb
+
+        with self._attempt():
+            if self._run is not None:
+                with suppress(TimeoutError):  # it is among the warnings too
+                    self._run.finish(exit_code=0 if kind is None else 1)
+                if self._run.settings.mode == "online" and self._warnings:
+                    first, folder = _shortened(self._warnings[0]), self._run.settings.sync_dir
+                    self._say(f"W&B: {first}; to upload the rest: wandb sync {folder}")
+        with self._attempt():
+            wandb.teardown()
         # wandb replaces the first two when it starts and never puts them back.
         sys.exit, sys.excepthook, logging.raiseExceptions = self._hooks
 
-    def row(self, row: Row) -> None:
-        """Shows a row of train.jsonl, unless the W&B run has it."""
-        self._attempt(lambda: self._log_train(row))
-
-    def results(self) -> None:
-        """Shows what is evaluated: eval/ppl over eval/T_valid, summary, one table, the report."""
-        self._attempt(self._log_results)
-
-    def _attempt(self, action: Callable[[], None]) -> None:
-        """Runs what concerns W&B alone; its failure ends the view, never the training."""
+    @contextmanager
+    def _attempt(self) -> Generator[None]:
+        """What concerns W&B alone: its failure ends the view, never the training."""
         try:
-            action()
+            yield
         except (Exception, SystemExit) as error:  # wandb.teardown may call sys.exit
             reason = _shortened(str(error) or type(error).__name__)
             self._say(f"W&B: {reason}; it shows no more of this run, {self._run_dir} has all")
             self._run = None
 
-    def _open(self) -> None:
+    def _opened(self) -> "wandb.Run | None":
+        """Returns the W&B run: online if that can be, else offline; None if W&B is disabled."""
         import wandb
         from wandb.errors import AuthenticationError
 
-        mode = self._settings(None).mode  # for auto WANDB_MODE, or that of the folder
+        mode, refusal = self._mode(None), ""  # for auto WANDB_MODE, or that of the folder
         if mode == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1"):
             self._say("W&B: disabled, by WANDB_MODE, WANDB_DISABLED or `wandb disabled`")
-            return
-        refusal = ""
+            return None
         if mode == "online":
             try:
                 if not wandb.login(prompt=False, verify=False):
                     raise AuthenticationError("no API key (`wandb login` stores one)")
-                self._run = self._init("online")
-                self._say(f"W&B: {self._run.url}")
+                run = self._init("online")
+                self._say(f"W&B: {run.url}")
+                return run
             except Exception as error:
                 refusal = f"{_shortened(str(error))}; "
                 wandb.teardown()
-        if self._run is None:
-            self._run = self._init("offline")
-            folder = self._run.settings.sync_dir
-            self._say(f"W&B: {refusal}offline, to upload: wandb sync {folder}")
-        self._run.define_metric("eval/T_valid")
-        for key in ("train/*", "val/*"):
-            self._run.define_metric(key, step_metric="train/step")
-        known: dict[str, Any] = dict(self._run.summary)
-        self._shown = int(known.get("train/step", 0))  # what W&B has stored
-        for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
-            self._log_train(row)
+        run = self._init("offline")
+        self._say(f"W&B: {refusal}offline, to upload: wandb sync {run.settings.sync_dir}")
+        return run
 
-    def _settings(self, mode: Any) -> "wandb.Settings":
-        """Returns wandb's settings for a mode; without one, for that of runtime.wandb."""
+    def _mode(self, mode: Any) -> str:
+        """Sets W&B up for a mode, without one for that of runtime.wandb; returns its own."""
         import wandb
         from wandb.errors import term
 
@@ -166,13 +172,13 @@ class Tracker:
         )
         keep: Any = self._warnings.append  # what wandb's threads would print on the terminal
         term.termsetup(settings, SimpleNamespace(info=len, warning=keep, error=keep))  # pyright: ignore[reportArgumentType]
-        return wandb.setup(settings).settings
+        return wandb.setup(settings).settings.mode
 
-    def _init(self, mode: str) -> "wandb.Run":
+    def _init(self, mode: Any) -> "wandb.Run":
         """Opens the W&B run. WANDB_PROJECT and the like say what no key of runtime does."""
         import wandb
 
-        self._settings(mode)
+        self._mode(mode)
         usual = {"project": "lengthgen", "entity": None, "name": self._id, "tags": None}
         usual |= {"group": self._config.scheme.name, "job_type": "train", "dir": self._run_dir}
         chosen: dict[str, Any] = {}
@@ -187,42 +193,33 @@ class Tracker:
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
         config = to_plain(self._config) | {key: about.get(key) for key in FACTS}
-        return wandb.init(mode=mode, id=self._id, resume="allow", config=config, **chosen)  # pyright: ignore[reportArgumentType]
+        return wandb.init(mode=mode, id=self._id, resume="allow", config=config, **chosen)
 
-    def _close(self, *, exit_code: int) -> None:
-        import wandb
+    def row(self, row: Row) -> None:
+        """Shows a row of train.jsonl, unless the W&B run has it."""
+        with self._attempt():
+            if self._run is not None and row["train/step"] > self._shown:
+                self._run.log(_numbers(row))
+                self._shown = int(row["train/step"])
 
-        try:
+    def results(self) -> None:
+        """Shows what is evaluated: eval/ppl over eval/T_valid, summary, one table, the report.
+
+        Nothing of what the summary has already.
+        """
+        with self._attempt():
             if self._run is not None:
-                with suppress(TimeoutError):  # it is among the warnings too
-                    self._run.finish(exit_code=exit_code)
-                if self._run.settings.mode == "online" and self._warnings:
-                    first, folder = self._warnings[0], self._run.settings.sync_dir
-                    self._say(f"W&B: {_shortened(first)}; to upload the rest: wandb sync {folder}")
-        finally:
-            wandb.teardown()
+                self._log_results(self._run)
 
-    def _log_train(self, row: Row) -> None:
-        if self._run is None:
-            return
-        if row["train/step"] > self._shown:
-            shown = {key: value for key, value in row.items() if key.startswith(("train/", "val/"))}
-            self._run.log(shown)
-            self._shown = int(row["train/step"])
-
-    def _log_results(self) -> None:
-        """Shows the curve, unless the summary holds the same values."""
-        if self._run is None:
-            return
+    def _log_results(self, run: "wandb.Run") -> None:
         import wandb
 
         from lengthgen.report import report
 
-        rows, sections, tables, points = _evaluated(self._run_dir, say=self._say)
-        content = "".join(tables[name].to_csv() for name in sorted(tables))
+        rows, sections, name, table, points = _evaluated(self._run_dir, say=self._say)
         values = {f"eval/{k}@{n}": x for n, point in points.items() for k, x in point.items()}
-        values["eval/tables"] = hashlib.sha256(content.encode()).hexdigest()[:8]
-        known: dict[str, Any] = dict(self._run.summary)
+        values["eval/tables"] = hashlib.sha256(table.to_csv().encode()).hexdigest()[:8]
+        known: dict[str, Any] = dict(run.summary)
         if known.get("eval/tables") == values["eval/tables"]:
             return
         for length, point in points.items():
@@ -230,29 +227,27 @@ class Tracker:
                 continue
             row = {f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}
             for key in row:  # by name, since the glob eval/* would add the axis to the row
-                self._run.define_metric(key, step_metric="eval/T_valid")
-            self._run.log({"eval/T_valid": length, **row})
-        for name, table in tables.items():  # W&B joins those of many runs
-            shown = wandb.Table(dataframe=table)
-            is_curve = name == "curves"
-            chart = wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown
-            self._run.log({name: chart})
+                run.define_metric(key, step_metric="eval/T_valid")
+            run.log({"eval/T_valid": length, **row})
+        shown = wandb.Table(dataframe=table)  # W&B joins those of many runs
+        is_curve = name == "curves"
+        run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
         with TemporaryDirectory() as folder:
-            self._log_files("report", report.write(rows, sections, Path(folder))[:1])
+            page, *_ = report.write(rows, sections, Path(folder))
+            self._log_files(run, "report", page)
         if self._config.runtime.wandb_checkpoint:
             weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
-            self._log_files("model", [weights, self._run_dir / "config.yaml"])
-        self._run.summary.update(values)
+            self._log_files(run, "model", weights, self._run_dir / "config.yaml")
+        run.summary.update(values)
 
-    def _log_files(self, kind: str, paths: Sequence[Path]) -> None:
+    def _log_files(self, run: "wandb.Run", kind: str, *paths: Path) -> None:
         """Stores files as an artifact of the run; the same content is no new version."""
         import wandb
 
-        assert self._run is not None
-        artifact = wandb.Artifact(f"{kind}-{self._run.id}", type=kind)
+        artifact = wandb.Artifact(f"{kind}-{run.id}", type=kind)
         for path in paths:
             artifact.add_file(str(path))
-        self._run.log_artifact(artifact)
+        run.log_artifact(artifact)
 
 
 class TensorBoard:
@@ -279,9 +274,8 @@ class TensorBoard:
 
     def row(self, row: Row) -> None:
         """Shows a row of train.jsonl."""
-        for key, value in row.items():
-            if key.startswith(("train/", "val/")):
-                self._writer.add_scalar(key, value, row["train/step"])
+        for key, value in _numbers(row).items():
+            self._writer.add_scalar(key, value, row["train/step"])
 
     def results(self) -> None:
         """Shows what is evaluated, with the length in place of the step."""
@@ -324,22 +318,27 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         wandb.teardown()
 
 
-def _evaluated(
-    run_dir: Path, *, say: Callable[[str], Any]
-) -> "tuple[pd.DataFrame, list[Section], dict[str, pd.DataFrame], Points]":
-    """Returns rows and sections of a run's report, its tables for W&B, its numbers by length."""
+def _numbers(row: Row) -> dict[str, Any]:
+    """Returns what is shown of a row of train.jsonl."""
+    return {key: value for key, value in row.items() if key.startswith(("train/", "val/"))}
+
+
+def _evaluated(run_dir: Path, *, say: Callable[[str], Any]) -> tuple[Any, Any, str, Any, Points]:
+    """Returns rows and sections of a run's report, its table for W&B, its numbers by length."""
     from lengthgen.report import report, statistics
     from lengthgen.report.load import load
 
     rows = load([run_dir], say=say)
     sections = report.sections(rows)
     text = rows.loc[rows["unit"].isna()]
-    if not len(text):
-        of_task = next(s.data["tasks"] for s in sections if "tasks" in s.data)
-        return rows, sections, {"tasks": of_task}, _accuracies(of_task)
-    findings = statistics.findings(text)
-    curves: Any = statistics.curves(findings)[TABLE]
-    return rows, sections, {"curves": curves}, _perplexities(findings)
+    if len(text):
+        findings = statistics.findings(text)
+        curves: Any = statistics.curves(findings)[TABLE]
+        return rows, sections, "curves", curves, _perplexities(findings)
+    table: Any = next(section.data["tasks"] for section in sections if "tasks" in section.data)
+    own = table[table["series"] == table["series"].iloc[0]].set_index("length")
+    names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
+    return rows, sections, "tasks", table, own[[*names]].rename(columns=names).to_dict("index")
 
 
 def _perplexities(findings: Any) -> Points:
@@ -355,13 +354,6 @@ def _perplexities(findings: Any) -> Points:
             bounds = {key: math.exp(x) for key, x in bounds.items() if math.isfinite(x)}
             point |= {"loss": loss, **bounds}
     return points
-
-
-def _accuracies(table: Any) -> Points:
-    """Returns the accuracy of a task as trained, by length."""
-    own = table[table["series"] == table["series"].iloc[0]]
-    names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
-    return own.set_index("length")[[*names]].rename(columns=names).to_dict("index")
 
 
 def _shortened(text: str) -> str:

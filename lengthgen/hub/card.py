@@ -17,8 +17,6 @@ from lengthgen.report.load import load
 from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
 
-SETTINGS = ("scheme", "model", "corpus", "train")
-
 
 def card(
     config: Config,
@@ -26,9 +24,9 @@ def card(
     about: About,
     corpus: TokenizedCorpus,
     checkpoint: Checkpoint,
-    *,
     name: str,
     license: str | None,
+    *,
     own: bool,
 ) -> str:
     """Returns the card of a folder of this name; no text of a row becomes markup.
@@ -37,6 +35,14 @@ def card(
     """
     plain = to_plain(config)
     del plain["scheme"]["variants"]
+    settings = {key: plain[key] for key in ("scheme", "model", "corpus", "train")}
+    tags = ["lengthgen", "causal-lm", "length-extrapolation", "positional-encoding"]
+    front_matter: dict[str, Any] = {"library_name": "lengthgen" if own else "transformers"}
+    front_matter["tags"] = [*tags, config.scheme.name]
+    if config.corpus.source == "hub":
+        front_matter["datasets"] = [plain["corpus"]["repo"]]
+    if license is not None:
+        front_matter["license"] = license
     environment = Environment(
         loader=PackageLoader("lengthgen", "hub"),
         autoescape=False,  # of Markdown, whose code stands as it is
@@ -45,24 +51,23 @@ def card(
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.filters["json"] = json.dumps
+    environment.filters |= {"json": json.dumps, "yaml": _yaml}
     return environment.get_template("card.md.j2").render(
         about=about,
+        config=config,
         corpus=corpus,
-        front_matter=_front_matter(config, license, library="lengthgen" if own else "transformers"),
-        legend=objective_of(config).legend(),
-        licensed=license is not None,
+        front_matter=front_matter,
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
+        objective=objective_of(config),
         own=own,
-        prompt=objective_of(config).example_prompt(),
-        scheme=config.scheme.name,
-        seed=config.seed,
-        # Indented it is code in Markdown, whatever stands in it.
-        settings=yaml.safe_dump({key: plain[key] for key in SETTINGS}, sort_keys=False),
+        settings=settings,
         tables=_measured(run_dir, checkpoint),
-        T=config.train.length,
     )
+
+
+def _yaml(plain: object) -> str:
+    return yaml.safe_dump(plain, sort_keys=False)
 
 
 def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
@@ -74,14 +79,3 @@ def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
     rows = rows.loc[rows["weights"] == checkpoint.sha256]
     sections = report.sections(rows) if len(rows) else []
     return "\n".join(markdown(table) for section in sections for table in section.tables)
-
-
-def _front_matter(config: Config, license: str | None, *, library: str) -> str:
-    """Returns the YAML that the Hugging Face Hub reads."""
-    tags = ["lengthgen", "causal-lm", "length-extrapolation", "positional-encoding"]
-    fields: dict[str, Any] = {"library_name": library, "tags": [*tags, config.scheme.name]}
-    if config.corpus.source == "hub":
-        fields["datasets"] = [config.corpus.model_dump()["repo"]]
-    if license is not None:
-        fields["license"] = license
-    return yaml.safe_dump(fields, sort_keys=False)

@@ -1,12 +1,17 @@
 """lengthgen export and import."""
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Plugin, find_runs, run_argument, split
+from lengthgen.cli.arguments import (
+    Plugin,
+    find_runs,
+    names_and_overrides,
+    run_argument,
+    split,
+)
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
@@ -39,11 +44,7 @@ def export_run(
         raise UserError(
             "export: give a run and the folder to write, as in: lengthgen export RUN DIR"
         )
-    if license is not None and not re.fullmatch(r"[A-Za-z0-9.+-]+", license):
-        raise UserError(f"--license: {license!r} is no license id; give one like apache-2.0")
     (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
-    if push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", push):
-        raise UserError(f"--push: {push!r} is no repository; give one like USER/NAME")
     plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
@@ -70,12 +71,11 @@ def import_model(
 
     Reads config.json, tokenizer.json and safetensors alone: no code of the model is run.
     """
-    overrides = [word for word in arguments or [] if "=" in word and not Path(word).exists()]
-    sources = [word for word in arguments or [] if word not in overrides]
+    sources, overrides = names_and_overrides(arguments)
     if len(sources) != 1:
         raise UserError("import: give one folder or name, as in: lengthgen import FOLDER")
     for word in overrides:
-        if re.split(r"[.=]", word)[0] not in ("corpus", "eval", "runtime"):
+        if not word.startswith(("corpus", "eval.", "runtime.")):
             raise UserError(f"{word}: import takes corpus, eval.* and runtime.* alone; drop it")
     from lengthgen.hub import imported
     from lengthgen.terminal import Progress

@@ -5,42 +5,35 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.schema import Config, from_plain
+from lengthgen.config.schema import from_plain
+from lengthgen.config.sections import Section, validate
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
-from lengthgen.hub import weights
-from lengthgen.hub.families import FAMILIES
-from lengthgen.hub.families import read as read_family
+from lengthgen.hub.families import families, read
+from lengthgen.hub.weights import Tensors, ours, read_json
 from lengthgen.model.build import build_model
 from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
-PLUGINS = "plugins"
-THEIRS = "conf/config.json"  # in a run, of the folder that it was imported from
 OWN = "lengthgen"  # the model_type of what no family of transformers computes
 
 
-class About(BaseModel):
+class About(Section):
     """The configuration of a run's training, and which checkpoint this is: config.json's lengthgen.
 
     The other keys of config.json are those of transformers.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
     format: Literal[1] = 1
     lengthgen: str  # the version that wrote it
     run: str
     step: int
-    steps: int  # that the training was to take
-    tokens_seen: int
     fingerprint: str  # of the corpus
     weights: str  # sha256 of model.safetensors
     vocab_size: int
@@ -67,7 +60,14 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
     for a folder that is no export or damaged.
     """
     folder = Path(folder)
-    about = read(folder)
+    for name in (CONFIG, WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder} is no exported model: it has no {name}; lengthgen export RUN DIR "
+                "makes one"
+            )
+    plain = read_json(folder / CONFIG)
+    about = validate(About, plain.get(OWN, {}), where=f"{folder / CONFIG}: {OWN}.")
     if sha256_of(folder / WEIGHTS) != about.weights:
         raise UserError(
             f"{folder / WEIGHTS} differs from the sha256 in {CONFIG}: it is damaged or of another "
@@ -75,42 +75,18 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
         )
     plugin_files.give([Path(path) for path in plugins])
     model = build(about, folder)
-    plain = weights.read_json(folder / CONFIG)
     if plain["model_type"] == OWN:
         state = load_file(folder / WEIGHTS)
     else:
-        family, (keys, _) = FAMILIES[plain["model_type"]], read_family(plain, None, where=folder)
-        tensors = weights.Tensors(folder)
-        state = weights.ours(model, family, tensors, scale=keys.logit_scale)
+        scale = read(plain, None, where=folder).logit_scale
+        tensors = Tensors(folder, families()[plain["model_type"]])
+        state = ours(model, tensors, scale=scale)
     model.load_state_dict(state)
     return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
 
 
 def build(about: About, folder: Path) -> Transformer:
     """Returns the model of an export without its weights."""
-    with torch.random.fork_rng(devices=[]):  # parts draw initial values
-        return build_model(_config(folder, about), vocab_size=about.vocab_size)
-
-
-def read(folder: Path) -> About:
-    """Returns the facts in an export. Raises UserError if it is none, or damaged."""
-    for name in (CONFIG, WEIGHTS, TOKENIZER, CARD):
-        if not (folder / name).is_file():
-            raise UserError(
-                f"{folder} is no exported model: it has no {name}; lengthgen export RUN DIR "
-                "makes one"
-            )
-    path = folder / CONFIG
-    try:
-        return About.model_validate(weights.read_json(path).get("lengthgen"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path} is of no exported model: {where}: {first['msg']}") from None
-
-
-def _config(folder: Path, about: About) -> Config:
-    """Returns the configuration, with evaluation and runtime at the defaults of this version."""
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
@@ -119,4 +95,5 @@ def _config(folder: Path, about: About) -> Config:
     }
     for name in about.plugins:
         plugin_files.given(Path(name).stem, kept=folder / name)
-    return from_plain(plain)
+    with torch.random.fork_rng(devices=[]):  # parts draw initial values
+        return build_model(from_plain(plain), vocab_size=about.vocab_size)

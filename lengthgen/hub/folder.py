@@ -1,13 +1,19 @@
-"""Writing an export: checked first, written aside, and put in place in one step."""
+"""Writing an export: checked first, written aside, and put in place in one step.
+
+The layout is that of a family of transformers which computes the model, or lengthgen's own, with
+modeling_lengthgen.py, which imports lengthgen.
+"""
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
+from torch import Tensor
 
 from lengthgen import __version__
 from lengthgen.config.schema import Config, to_plain
@@ -17,10 +23,14 @@ from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, sha256_of
 from lengthgen.hub.card import card
-from lengthgen.hub.exported import CARD, CONFIG, OWN, PLUGINS, TOKENIZER, WEIGHTS, About
-from lengthgen.hub.layout import CODE, Layout, layout
+from lengthgen.hub.exported import CARD, CONFIG, OWN, TOKENIZER, WEIGHTS, About
+from lengthgen.hub.families import families, read, written
+from lengthgen.hub.imported import THEIRS
+from lengthgen.hub.weights import Weights, read_json, theirs
+from lengthgen.model.build import build_model, on_meta
 from lengthgen.runs import checkpoints, directory
 
+CODE = Path(__file__).with_name("modeling_lengthgen.py")
 LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
 
 
@@ -36,78 +46,114 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
         raise UserError(f"{folder} is there already; give a new or empty folder, or remove it")
     corpus = directory.load_corpus(config, run_dir, say=say)
     checkpoint = checkpoints.final(config, run_dir)
-    about = About(
-        lengthgen=__version__,
-        run=config.run_id,
-        step=checkpoint.step,
-        steps=config.train.steps,
-        tokens_seen=checkpoint.step * config.train.batch_tokens,
-        fingerprint=corpus.fingerprint,
-        weights="",
-        vocab_size=corpus.vocab_size,
-        plugins=[f"{PLUGINS}/{digest}.py" for digest in config.plugins],
-        config={key: value for key, value in to_plain(config).items() if key not in LEFT_OUT},
-    )
-    written = layout(config, run_dir, about, checkpoint.weights)
-    is_own = written.keys["model_type"] == OWN
+    keys, weights = layout(config, run_dir, checkpoint.weights)
+    is_own = keys["model_type"] == OWN
     with new_folder(folder) as aside:
-        for name in about.plugins:
-            (aside / PLUGINS).mkdir(exist_ok=True)
-            shutil.copy(run_dir / name, aside / name)
+        _write_weights(weights, aside / WEIGHTS)
+        about = About(
+            lengthgen=__version__,
+            run=config.run_id,
+            step=checkpoint.step,
+            fingerprint=corpus.fingerprint,
+            weights=sha256_of(aside / WEIGHTS),
+            vocab_size=corpus.vocab_size,
+            plugins=[f"plugins/{digest}.py" for digest in config.plugins],
+            config={key: value for key, value in to_plain(config).items() if key not in LEFT_OUT},
+        )
+        if about.plugins:
+            shutil.copytree(run_dir / "plugins", aside / "plugins")
         if is_own:
             shutil.copy(CODE, aside)
-        text = card(
-            config,
-            run_dir,
-            about,
-            corpus,
-            checkpoint,
-            name=folder.name,
-            license=license,
-            own=is_own,
-        )
+        _write_keys(aside, keys, about, corpus)
+        text = card(config, run_dir, about, corpus, checkpoint, folder.name, license, own=is_own)
         (aside / CARD).write_text(text, encoding="utf-8")
-        _write(aside, written, about, corpus)
-    say(f"{folder.name}: model_type {written.keys['model_type']} of config.json")
+    say(f"{folder.name}: model_type {keys['model_type']} of config.json")
     if checkpoint.step < config.train.steps:
         say(f"{run_dir.name} is unfinished: this is step {checkpoint.step} of {config.train.steps}")
     return folder
 
 
-def _write(aside: Path, written: Layout, about: About, corpus: TokenizedCorpus) -> None:
-    """Writes weights, configuration and tokenizer, with the tokens that part documents."""
+def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, Any], Weights]:
+    """Returns the keys of a config.json, and weights by the names that go with it.
+
+    They are those that a model was imported in, those of the first family that fits, or our own.
+    """
+    rows, T = len(trained["embedding.weight"]), config.train.length
+    if config.train.tokens:
+        fitting = written(config, vocab_size=rows)
+    else:  # it was imported
+        keys = read_json(run_dir / THEIRS)
+        fitting = keys, read(keys, T, where=run_dir)
+    if fitting is None:
+        return _own_keys(config, rows), trained
+    keys, read_as = fitting
+    of_family = {"parts": read_as.parts, "layers": read_as.layers}
+    changed = {"model": read_as.model, "scheme": config.scheme.model_copy(update=of_family)}
+    with on_meta():
+        model = build_model(config.model_copy(update=changed), vocab_size=rows)
+    for name in model.state_dict().keys() - trained.keys():
+        if name.endswith(".table"):
+            trained = trained | {name: _positions(config, trained)}
+    family = families()[keys["model_type"]]
+    return keys, theirs(model, family, trained, scale=read_as.logit_scale)
+
+
+@torch.inference_mode()
+def _positions(config: Config, trained: Weights) -> Tensor:
+    """Returns what the scheme adds to the embedding at each position up to T, [T, D]."""
+    model = build_model(config, vocab_size=len(trained["embedding.weight"]))
+    model.load_state_dict(trained)
+    tokens_BT = torch.zeros(1, config.train.length, dtype=torch.int64)
+    x_BTD, c = model.embedded(tokens_BT, generator=None)
+    return model.scheme.embed(torch.zeros_like(x_BTD), c)[0].clone()
+
+
+def _own_keys(config: Config, rows: int) -> dict[str, Any]:
+    classes = {"AutoConfig": "LengthgenConfig", "AutoModelForCausalLM": "LengthgenForCausalLM"}
+    return {
+        "model_type": OWN,
+        "architectures": ["LengthgenForCausalLM"],
+        "auto_map": {name: f"{CODE.stem}.{own}" for name, own in classes.items()},
+        "vocab_size": rows,
+        "hidden_size": config.model.d_model,
+        "num_hidden_layers": config.model.n_layers,
+        "num_attention_heads": config.model.n_heads,
+        "max_position_embeddings": config.train.length,
+    }
+
+
+def _write_weights(weights: Weights, path: Path) -> None:
+    path.touch()
+    mode = path.stat().st_mode
     try:
-        save_file(written.weights, aside / WEIGHTS, metadata={"format": "pt"})
+        save_file(weights, path, metadata={"format": "pt"})
     except SafetensorError as error:  # of a full disk
         raise OSError(0, str(error)) from error
-    (aside / WEIGHTS).chmod((aside / CARD).stat().st_mode)  # safetensors hides it from others
-    about = about.model_copy(update={"weights": sha256_of(aside / WEIGHTS)})
-    eos = written.keys.get("eos_token_id", corpus.bos_id)  # of an imported model, its own
+    path.chmod(mode)  # safetensors hides it from others
+
+
+def _write_keys(aside: Path, keys: dict[str, Any], about: About, corpus: TokenizedCorpus) -> None:
+    """Writes configuration and tokenizer, with the tokens that part documents."""
+    eos = keys.get("eos_token_id", corpus.bos_id)  # of an imported model, its own
     ends = {"bos_token": corpus.bos_id, "eos_token": eos[0] if isinstance(eos, list) else eos}
     ids = {f"{name}_id": i for name, i in ends.items()}
-    keys = {**written.keys, **ids, "pad_token_id": None, "dtype": "float32"}
-    _write_json(aside / CONFIG, {**keys, "lengthgen": about.model_dump()})
+    keys = {**keys, **ids, "pad_token_id": None, "dtype": "float32", OWN: about.model_dump()}
     tokenizer = _tokenizer(corpus)
-    (aside / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     tokens = {name: tokenizer.id_to_token(i) for name, i in ends.items() if i is not None}
     tokens["tokenizer_class"] = "PreTrainedTokenizerFast"
-    _write_json(aside / "tokenizer_config.json", tokens)
-
-
-def _write_json(path: Path, plain: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(plain, indent=1), encoding="utf-8")
+    (aside / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    for name, plain in ((CONFIG, keys), ("tokenizer_config.json", tokens)):
+        (aside / name).write_text(json.dumps(plain, indent=1), encoding="utf-8")
 
 
 def _tokenizer(corpus: TokenizedCorpus) -> Tokenizer:
     """Returns the tokenizer, whose encode() begins a text as windows of training begin."""
     tokenizer = read_tokenizer(corpus.tokenizer_path)
-    if corpus.bos_id is None:
-        tokenizer.post_processor = processors.TemplateProcessing(single="$A")
-    else:
-        name = tokenizer.id_to_token(corpus.bos_id)
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{name} $A", special_tokens=[(name, corpus.bos_id)]
-        )
+    before: list[tuple[str, int]] = []
+    if corpus.bos_id is not None:
+        before = [(str(tokenizer.id_to_token(corpus.bos_id)), corpus.bos_id)]
+    single = " ".join([*(name for name, _ in before), "$A"])
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=before)
     return tokenizer
 
 

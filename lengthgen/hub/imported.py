@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from lengthgen import pipeline
 from lengthgen.config import compose
@@ -17,13 +16,13 @@ from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
-from lengthgen.hub.exported import THEIRS
-from lengthgen.hub.families import EMPTY, FAMILIES, Read, read
-from lengthgen.hub.weights import Tensors, ours, read_json
+from lengthgen.hub.families import Read, families, read
+from lengthgen.hub.weights import Tensors, Weights, ours, read_json
 from lengthgen.model.build import build_model, on_meta
 from lengthgen.runs import checkpoints, directory, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
+THEIRS = "conf/config.json"  # in a run, of the folder that it was imported from
 PADDING = 1024  # rows of an embedding beyond the tokenizer's ids are fewer
 
 
@@ -41,24 +40,23 @@ def import_model(
     """
     folder = _folder(source, say)
     plain = read_json(folder / "config.json")
-    read_as, T = read(plain, length, where=folder)
-    rows = plain["vocab_size"]
-    tensors = Tensors(folder)
-    tokenizer = _tokenizer(folder, rows)
-    name = re.sub(r"[^A-Za-z0-9_.]", "_", name or Path(source.partition("@")[0]).name)[:64]
+    read_as = read(plain, length, where=folder)
+    tensors = Tensors(folder, families()[plain["model_type"]])
+    tokenizer = _tokenizer(folder, rows=plain["vocab_size"])
     bos = prepended(tokenizer)
-    config = _config(name, read_as, bos=bos, rows=rows, T=T, tensors=tensors, words=overrides)
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", name or Path(source.partition("@")[0]).name)[:64]
+    config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
     if (config.run_dir / "DONE").exists():
         say(f"{config.run_id} is there already")
         return config.run_dir
-    family = FAMILIES[plain["model_type"]]
     with on_meta():
         model = build_model(config, vocab_size=0)
-    weights = ours(model, family, tensors, scale=read_as.logit_scale)
-    tensors.refuse_left(family, weights["embedding.weight"])
+    weights = ours(model, tensors, scale=read_as.logit_scale)
+    tensors.refuse_left(weights["embedding.weight"])
     n = sum(weight.numel() for weight in weights.values())
-    before = "nothing" if bos is None else str(tokenizer.id_to_token(bos))
-    say(f"{n / 1e6:,.1f}M parameters, {config.scheme.name}, T = {T:,}, {before} before a text")
+    before = "nothing" if bos is None else tokenizer.id_to_token(bos)
+    T = f"{read_as.T:,}"
+    say(f"{n / 1e6:,.1f}M parameters, {config.scheme.name}, T = {T}, {before} before a text")
     _write(config, weights, plain)
     return config.run_dir
 
@@ -104,31 +102,24 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
 
 
 def _config(
-    name: str,
-    read: Read,
-    *,
-    bos: int | None,
-    rows: int,
-    T: int,
-    tensors: Tensors,
-    words: Sequence[str],
+    name: str, read: Read, tensors: Tensors, overrides: Sequence[str], *, has_bos: bool
 ) -> Config:
     """Returns the configuration of a run that begins with these weights and takes no step."""
-    words = [*words, f"train.length={T}", f"train.batch_tokens={T}", "train.precision=fp32"]
+    T = read.T
+    words = [*overrides, f"train.length={T}", f"train.batch_tokens={T}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
     base = from_overrides(words, config_dir=None, plugins=[])
-    path = tensors.folder / "tokenizer.json"
-    kept = base.runtime.root / ".tokenizers" / f"{sha256_of(path)[:12]}.json"
-    plain, scheme = to_plain(base), "_".join(read.parts)
-    plain["model"] = {"name": name, "arch": "decoder", "init_std": 0.02, "vocab_size": rows}
-    plain["model"] |= read.model
+    plain, scheme = to_plain(base), "_".join(read.parts) or "nope"
     shipped: dict[str, Any] = {}
     if scheme in compose.choices("scheme", config_dir=None):
         shipped = compose.load("scheme", scheme, config_dir=None)
+    tokenizer = sha256_of(tensors.folder / "tokenizer.json")[:12]
+    plain["corpus"]["tokenizer"] = str(base.runtime.root / f".tokenizers/{tokenizer}.json")
+    plain["corpus"]["bos"] = has_bos
+    plain["model"] = {**read.model.model_dump(), "name": name}
     plain["scheme"] = {"variants": {}, **shipped, "name": scheme, "parts": read.parts}
     plain["scheme"] |= {"layers": read.layers, "lr_ratio": 1.0}
-    plain["corpus"] |= {"tokenizer": str(kept), "bos": bos is not None}
     config = pipeline.validate(from_plain(plain))
     sha256 = tensors.sha256()
     init = InitFrom(run=name, recipe=sha256[:12], weights=sha256, path=str(tensors.folder))
@@ -143,12 +134,12 @@ def _experiment(config: Config) -> bytes:
     chosen["corpus"] = {key: plain["corpus"][key] for key in ("tokenizer", "bos")}
     chosen["train"] = {key: plain["train"][key] for key in ("length", "batch_tokens")}
     chosen["train"]["init_from"] = config.run_id
-    defaults = {"defaults": [{"override /scheme": EMPTY}, "_self_"]}
+    defaults = {"defaults": [{"override /scheme": "nope"}, "_self_"]}
     text = yaml.safe_dump(defaults | chosen, sort_keys=False)
     return f"# @package _global_\n# Trains {config.model.name} further.\n{text}".encode()
 
 
-def _write(config: Config, weights: dict[str, Tensor], theirs: dict[str, Any]) -> None:
+def _write(config: Config, weights: Weights, theirs: dict[str, Any]) -> None:
     """Writes the run directory aside, and puts it in place in one step."""
     run, run_dir = config.run_id, config.run_dir
     kept = Path(config.corpus.tokenizer)

@@ -183,6 +183,11 @@ def test_rope_scaling_as_older_files_write_it_is_the_same_model(save: Callable[.
     close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
 
 
+def test_a_window_of_null_is_none(save: Callable[..., Path]) -> None:
+    run_dir = run_of(save(their_model("mistral", sliding_window=None)))
+    assert [*directory.load_config(run_dir).scheme.parts] == ["rope"]
+
+
 @pytest.mark.slow
 def test_an_embedding_of_over_65535_rows_and_a_bos_token_are_the_tokenizers_own(
     save: Callable[..., Path],
@@ -289,7 +294,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config.json": (lambda f: (f / "config.json").unlink(), "is no folder with a config.json"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
     "cut short": (_truncate, "model.safetensors is damaged or cut short"),
-    "a missing shard": (_index, "names model-2.safetensors, which is not there"),
+    "a missing shard": (_index, "has no model-2.safetensors: another format"),
     "pickles": (_bin, "has no model.safetensors: another format may run code"),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "another tokenizer": (lambda f: _config(f, vocab_size=99), "ids and the embedding 99 rows"),
@@ -302,7 +307,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "an argument of it": (
         lambda f: _config(f, rope_parameters={"rope_theta": 9.0, "mrope_section": [2]}),
-        "rope_parameters.mrope_section=",
+        "mrope_section=[2] has no counterpart",
     ),
     "a type": (lambda f: _config(f, num_hidden_layers="3"), "does not fit model_type=llama"),
     "a missing key": (lambda f: _config(f, hidden_size=None), "hidden_size is missing"),
