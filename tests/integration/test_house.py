@@ -23,7 +23,7 @@ PACKAGE = {
     "data": 1185,  # without sources; odd files, equal paths, SentencePiece, tokenizers of the Hub
     "schemes": 1025,  # without schemes
     "config": 1420,  # 900; a run changed, defaults of the user, filters of runs, names as in papers
-    "errors, escaping, files, terminal": 525,  # 450, was 540; folders of export, import and runs set aside
+    "errors, escaping, files, terminal": 525,  # 450, was 540; folders of exports and imports
     "tasks": 1050,  # without tasks
     "probes": 375,  # without probes
     "encoder_decoder": 355,  # 350; dropout
