@@ -20,6 +20,7 @@ from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError, first_line
 
 Parts = dict[str, dict[str, Any]]
+EMPTY = "nope"  # the scheme without parts
 ORIGINAL = "original_max_position_embeddings"
 BIASES = ["norm", "qkv", "attention_out", "mlp"]
 ACTIVATIONS = {  # of several names the first is written

@@ -16,7 +16,7 @@ from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
-from lengthgen.hub.families import Read, families, read
+from lengthgen.hub.families import EMPTY, Read, families, read
 from lengthgen.hub.weights import Tensors, Weights, ours, read_json
 from lengthgen.model.build import build_model, on_meta
 from lengthgen.runs import checkpoints, directory, status
@@ -110,7 +110,7 @@ def _config(
     if not any(word.startswith("eval.deduplicate=") for word in words):
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
     base = from_overrides(words, config_dir=None, plugins=[])
-    plain, scheme = to_plain(base), "_".join(read.parts) or "nope"
+    plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
     shipped: dict[str, Any] = {}
     if scheme in compose.choices("scheme", config_dir=None):
         shipped = compose.load("scheme", scheme, config_dir=None)
@@ -134,7 +134,7 @@ def _experiment(config: Config) -> bytes:
     chosen["corpus"] = {key: plain["corpus"][key] for key in ("tokenizer", "bos")}
     chosen["train"] = {key: plain["train"][key] for key in ("length", "batch_tokens")}
     chosen["train"]["init_from"] = config.run_id
-    defaults = {"defaults": [{"override /scheme": "nope"}, "_self_"]}
+    defaults = {"defaults": [{"override /scheme": EMPTY}, "_self_"]}
     text = yaml.safe_dump(defaults | chosen, sort_keys=False)
     return f"# @package _global_\n# Trains {config.model.name} further.\n{text}".encode()
 
