@@ -104,7 +104,10 @@ def test_the_wheel_carries_conf_and_runs_from_an_empty_folder(tmp_path: Path) ->
     empty.mkdir()
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
-    shipped = sorted(p.relative_to(installed / "lengthgen") for p in installed.rglob("*.yaml"))
+    shipped = sorted(
+        p.relative_to(installed / "lengthgen")
+        for p in (installed / "lengthgen/conf").rglob("*.yaml")
+    )
     assert shipped == [path.relative_to(ROOT) for path in YAMLS]
     ran = subprocess.run(
         [sys.executable, "-m", "lengthgen", "list", "schemes"],
