@@ -1,13 +1,14 @@
 """What every test starts from."""
 
 import os
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from commands import Shell
+from commands import Shell, here, train_words
 from hypothesis import settings
 from small_corpora import TEXTS
 
@@ -56,6 +57,21 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # main() then leaves the environment alone
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a finished run of RoPE that nothing happened to; not to be changed."""
+    root = tmp_path_factory.mktemp("undisturbed") / "runs"
+    ran = here(*train_words(root, "scheme=rope"))
+    assert ran.code == 0, ran.err
+    return root
+
+
+@pytest.fixture
+def trained(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of the run that nothing happened to, in runs/ of the test's folder."""
+    return shutil.copytree(undisturbed, tmp_path / "runs")
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 import csv
 import io
+import re
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import pandas as pd
 import pytest
 from jinja2 import Environment
-from markup import is_no_formula, kinds_of_markdown
+from markdown_it import MarkdownIt
 
 from lengthgen import escaping
 from lengthgen.report import tables as table_formats
@@ -52,6 +53,17 @@ HOSTILE = {
 @pytest.fixture(params=HOSTILE)
 def name(request: pytest.FixtureRequest) -> str:
     return HOSTILE[request.param]
+
+
+def kinds_of_markdown(text: str) -> set[str]:
+    """Returns the kinds of elements in Markdown with tables, such as table_open and link_open."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    return {token.type for block in tokens for token in (block, *(block.children or []))}
+
+
+def is_no_formula(cell: str) -> bool:
+    """True if a spreadsheet shows a cell of CSV as it stands; a number is one with its sign."""
+    return bool(re.fullmatch(r".?|[^=+\-@\t\r].*|[-+]?[\d.e+-]+|[-+]?(nan|inf)", cell, re.DOTALL))
 
 
 def table_with(name: str) -> Table:

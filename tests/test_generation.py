@@ -46,9 +46,7 @@ def next_logits(model: Transformer, tokens: list[int]) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "variant"), [("alibi", None), ("rope", "yarn"), ("randomized_rope", None)]
 )
-def test_without_temperature_each_token_is_the_likeliest_after_all_before_it(
-    name: str, variant: str | None
-) -> None:
+def test_without_temperature_each_token_is_the_likeliest(name: str, variant: str | None) -> None:
     model, text = small_model(name, variant), [3, 1, 4]
     tokens = written(model, text)
     assert len(tokens) == 20
@@ -118,9 +116,7 @@ def generated(shell: Shell, runs: Runs, *words: str) -> Ran:
     return shell.run("generate", *words, f"runtime.root={runs.root}", "runtime.threads=1")
 
 
-def test_an_answer_is_printed_behind_its_prompt_and_ends_where_the_model_ends_it(
-    runs: Runs, shell: Shell
-) -> None:
+def test_an_answer_is_printed_behind_its_prompt_to_its_end(runs: Runs, shell: Shell) -> None:
     copying = runs.copying
     prompt = prompt_tokens(copying, "ab=")
     *answer, last = written(copying.model, prompt, limit=20, end=copying.end)

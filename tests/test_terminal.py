@@ -58,9 +58,7 @@ def test_an_interrupted_task_still_says_where_it_stopped() -> None:
     assert lines(out.getvalue())[-1].startswith("train: 4/10 tokens")
 
 
-def test_work_of_an_earlier_process_does_not_shorten_the_time_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_work_of_an_earlier_process_shortens_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
@@ -88,9 +86,7 @@ def test_a_message_is_written_as_it_is() -> None:
     assert out.getvalue() == "corpus: [bold] 9.6 MB\n"
 
 
-def test_on_a_terminal_a_bar_shows_loss_speed_and_a_message_above_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_shows_loss_speed_and_messages_above(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -3,29 +3,36 @@
 import json
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from commands import Shell
-from small import SMALL
+from commands import Shell, here
+from small import SMALL, valid
 
 from lengthgen.cli import runs
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_overrides
-from lengthgen.pipeline import validate
+from lengthgen.config.schema import from_overrides
 from lengthgen.runs import directory, status
 
 QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("trained")
+    words = ["scheme=alibi", *QUICK, "train.lr=2e-3", f"runtime.root={root}"]
+    assert here("train", *words).code == 0
+    return root
+
+
 @pytest.fixture
-def run(shell: Shell) -> Path:
+def run(shell: Shell, trained: Path, tmp_path: Path) -> Path:
     """A trained run in runs/ of the working directory."""
-    assert shell.run("train", "scheme=alibi", *QUICK, "train.lr=2e-3").code == 0
-    (run_dir,) = Path("runs").glob("alibi-*")
-    return run_dir.absolute()
+    (run_dir,) = shutil.copytree(trained, tmp_path / "runs").glob("alibi-*")
+    return run_dir
 
 
 def rows(text: str) -> list[list[str]]:
@@ -81,11 +88,8 @@ CONFIGURATIONS = [
 
 @pytest.mark.parametrize("words", CONFIGURATIONS)
 def test_what_differs_from_the_defaults_gives_the_configuration(words: str) -> None:
-    def config(words: list[str]) -> Config:
-        return validate(from_overrides(words, config_dir=None, plugins=[]))
-
-    given = config(words.split())
-    again = config(runs.differences(given))
+    given = valid(words.split())
+    again = valid(runs.differences(given))
     assert (again.run_id, again.evaluation_id) == (given.run_id, given.evaluation_id)
     assert len(runs.differences(given)) < 15
 
@@ -94,7 +98,7 @@ def test_the_command_that_a_run_is_shown_with_gives_it_again(shell: Shell, run: 
     shown = shell.run("show", run.name).out
     (command,) = [line for line in shown.splitlines() if line.startswith("lengthgen train")]
     words = shlex.split(command)[2:]
-    assert validate(from_overrides(words, config_dir=None, plugins=[])).run_id == run.name
+    assert valid(words).run_id == run.name
     assert {"scheme=alibi", "train.lr=0.002"} <= {*words}
     assert not any(word.startswith(("train.beta1", "runtime.")) for word in words)
     assert "| alibi" in shown

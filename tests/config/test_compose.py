@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthgen.config import compose
@@ -83,7 +83,6 @@ TYPED = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(TYPED, min_size=2, max_size=4))
 def test_the_points_of_a_sweep_hold_its_values_in_their_order(typed: list[str]) -> None:
     grid = compose.expand([f"x={','.join(typed)}", "y=1"], config_dir=None)
@@ -114,9 +113,7 @@ def test_ranges_and_globs_are_points() -> None:
         ("nothing=", []),
     ],
 )
-def test_completion_offers_groups_choices_keys_and_defaults(
-    incomplete: str, offered: list[str]
-) -> None:
+def test_completion_offers_groups_choices_and_keys(incomplete: str, offered: list[str]) -> None:
     assert compose.completions(incomplete, config_dir=None) == offered
 
 

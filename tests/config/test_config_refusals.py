@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small
 
 from lengthgen.config import compose, schema
 from lengthgen.config.schema import from_overrides
@@ -75,6 +76,9 @@ COMMAND_LINE = {
     "scheme.name=../x": "scheme.name: '../x' should match",
     # Keys that contradict each other
     "model.d_model=130 model.n_heads=4": "try model.d_model=128",
+    "model.n_kv_heads=3": "n_kv_heads=3 does not divide model.n_heads=4",
+    "model.norm=rms model.biases=[norm]": "model.norm=rms has no bias",
+    "model.biases=[head]": "model.biases.0: 'head'",
     "train.batch_tokens=1000": "train.batch_tokens=1000 is not a multiple of train.length=512",
     "eval.reference_variants=[ntkk]": "no variant 'ntkk'; did you mean ntk?",
     "train.tuned=none.yaml": "none.yaml: does not exist",
@@ -82,10 +86,7 @@ COMMAND_LINE = {
 
 
 def refusal(*overrides: str, config_dir: Path | None = None) -> str:
-    with pytest.raises(UserError) as caught:
-        from_overrides(overrides, config_dir=config_dir, plugins=[])
-    line = str(caught.value)
-    assert "\n" not in line
+    line = small.refusal(from_overrides, overrides, config_dir=config_dir, plugins=[])
     assert len(line) < 2000
     return line
 

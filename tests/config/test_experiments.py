@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -46,11 +47,11 @@ def config_of(overrides: tuple[str, ...]) -> Config:
     return from_overrides([*overrides, FRESH], config_dir=None, plugins=[])
 
 
-def configs(name: str) -> list[Config]:
-    """Returns what the commands train, one configuration of those that differ in the seed alone."""
+def configs(name: str) -> Iterator[Config]:
+    """Yields what the commands train, one configuration of those that differ in the seed alone."""
     points = [point for words in commands(name) for point in grid(words)]
     seedless = [tuple(w for w in point if not w.startswith("seed=")) for point in points]
-    return [config_of(overrides) for overrides in dict.fromkeys(seedless)]
+    yield from map(config_of, dict.fromkeys(seedless))
 
 
 def number(text: str) -> int:
@@ -77,20 +78,13 @@ def test_its_commands_are_sweeps_of_it_over_seeds(name: str) -> None:
 
 @pytest.mark.slow
 @each
-def test_every_configuration_that_its_commands_span_is_valid_and_a_run_of_its_own(
-    name: str,
-) -> None:
-    runs = [validate(config).run_id for config in configs(name)]
-    assert len(set(runs)) == len(runs)
-
-
-@pytest.mark.slow
-@each
-def test_the_lengths_it_names_are_those_it_has(name: str) -> None:
+def test_its_configurations_are_valid_runs_of_the_lengths_it_names(name: str) -> None:
     first = " ".join(paragraphs(name)[0].split())
     said = re.search(r"trained (?:at T|to L) = ([\d,]+).* measured at ([\d,]+) to ([\d,]+)", first)
     assert said is not None
     trained, shortest, longest = map(number, said.groups())
+    runs = [validate(config).run_id for config in configs(name)]
+    assert len(set(runs)) == len(runs)
     for config in configs(name):
         lengths = config.eval.lengths
         assert [shortest, longest] == [min(lengths), max(lengths)]
@@ -105,7 +99,7 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
     said = re.search(r"([\d.]+) (\w+) tokens a run, ([\d.]+) (\w+) for .*?(\d+) runs", cost)
     assert said is not None
     each_run, all_runs = float(said[1]) * SCALE[said[2]], float(said[3]) * SCALE[said[4]]
-    n_runs, tokens = len(grid(commands(name)[0])), configs(name)[0].train.tokens
+    n_runs, tokens = len(grid(commands(name)[0])), next(configs(name)).train.tokens
     assert n_runs == int(said[5])
     assert tokens == pytest.approx(each_run, rel=0.01)
     assert n_runs * tokens == pytest.approx(all_runs, rel=0.03)

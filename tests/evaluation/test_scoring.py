@@ -98,9 +98,7 @@ def test_a_shared_pass_gives_what_each_window_gives_alone(
         np.testing.assert_allclose(together[span], want, rtol=0, atol=1e-9)
 
 
-def test_windows_are_shared_unless_the_scheme_depends_on_the_length(
-    corpus: TokenizedCorpus, planned: Plan
-) -> None:
+def test_windows_are_shared_unless_length_matters(corpus: TokenizedCorpus, planned: Plan) -> None:
     spans, costs = all_spans("nonoverlap", planned), dict[bool, int]()
     long, short = Span(0, 64, 64, 64), Span(0, 32, 32, 32)
     for variant, is_shared in (("window", True), ("dynamic_ntk", False)):
@@ -155,9 +153,7 @@ def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
         assert sorted(changed[far]) == sorted(plain[far])
 
 
-def test_a_model_that_sees_t_tokens_does_not_notice_a_swap(
-    corpus: TokenizedCorpus, planned: Plan
-) -> None:
+def test_a_model_that_sees_t_tokens_notices_no_swap(corpus: TokenizedCorpus, planned: Plan) -> None:
     """Windows of T/2 in two layers: no scored token reaches what stands T tokens back."""
     span = Span(0, 80, 64, 1)
     near, whole = model_of(corpus, "rope", "bca"), model_of(corpus)

@@ -4,7 +4,6 @@ import ast
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,17 +23,6 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Yields every dotted name that a module imports, at its top or inside functions."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"relative import in line {node.lineno}"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 @cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
@@ -42,16 +30,6 @@ def parse(path: Path) -> ast.Module:
 
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def test_torch_distributed_has_one_home() -> None:
-    """Other libraries, and the order of rooms, are contracts in pyproject.toml."""
-    users = {
-        dotted(path)
-        for path in SOURCES
-        if any(f"{name}.".startswith("torch.distributed.") for name in imported(parse(path)))
-    }
-    assert users == {"runs.distributed", "cli.__init__"}  # records what ended a process
 
 
 def docstrings(tree: ast.AST) -> set[int]:

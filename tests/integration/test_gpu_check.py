@@ -40,7 +40,7 @@ def test_every_check_of_every_scheme_asked_for_is_a_row_within_its_bound(tmp_pat
     program = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     words = ["--device", "cpu", "--quick", "--models", "tiny", "--schemes", "kerple"]
     ran = commands.run("-c", program, *words, "--out", tmp_path / "cpu.csv")
-    assert ran.returncode == 0, ran.stderr
+    assert ran.code == 0, ran.err
     with (tmp_path / "cpu.csv").open() as file:
         rows = list(csv.DictReader(file))
     per_scheme = {"forward 32", "forward 128", "gradient", "gradient, checkpointed", "bf16"}

@@ -31,24 +31,24 @@ PACKAGE = {
     "generation": 130,
 }
 TESTS = {
-    "cli": 625,  # runs shown, changed and removed; what Windows lacks
-    "config": 725,  # odd files, equal paths, names as in papers, offers that parse
-    "data": 1470,  # odd files and paths, formats, a Hub on this machine
+    "cli": 565,  # runs shown, changed and removed; what Windows lacks
+    "config": 705,  # odd files, equal paths, names as in papers, offers that parse
+    "data": 1440,  # odd files and paths, formats, a Hub on this machine
     "encoder_decoder": 320,
-    "evaluation": 850,
-    "hub": 795,  # families in and out, a Hub on this machine
-    "integration": 760,
-    "model": 1000,
-    "probes": 600,
-    "report": 1335,  # the width of the page in a browser
-    "runs": 880,  # files that cannot be read
-    "schemes": 2720,
-    "support": 1180,  # a W&B, a Slurm and a Hub on this machine
-    "sweep": 895,  # the search by Optuna
-    "tasks": 1300,
-    "tracking": 290,  # files, report and sweeps of W&B, TensorBoard
-    "training": 680,  # Muon, dropout
-    "api, conftest, escaping, terminal": 470,
+    "evaluation": 825,
+    "hub": 760,  # families in and out, a Hub on this machine
+    "integration": 720,
+    "model": 920,
+    "probes": 580,
+    "report": 1355,  # 1335; what figures are drawn of; the width of the page in a browser
+    "runs": 830,  # files that cannot be read
+    "schemes": 2660,
+    "support": 1155,  # a W&B, a Slurm and a Hub on this machine
+    "sweep": 845,  # the search by Optuna
+    "tasks": 1240,
+    "tracking": 270,  # files, report and sweeps of W&B, TensorBoard
+    "training": 645,  # Muon, dropout
+    "api, conftest, escaping, terminal": 490,  # 470; a run that tests share, reading Markdown
     "generation": 175,
 }
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
@@ -62,7 +62,7 @@ def n_lines(path: Path) -> int:
 
 
 def parts(folder: Path) -> set[Path]:
-    paths = {path for pattern in PARTS for path in folder.glob(pattern)}
+    paths = {path for pattern in PARTS for path in folder.glob(pattern)} - {*folder.rglob("test_*")}
     return {path for path in paths if path.name not in FRAME}
 
 
@@ -96,13 +96,3 @@ def test_a_part_is_a_small_file() -> None:
 
 def test_scripts_are_within_their_budget() -> None:
     assert sum(sizes(ROOT / "scripts").values()) <= SCRIPTS
-
-
-def test_a_room_above_its_budget_and_one_without_are_named(tmp_path: Path) -> None:
-    for name, n in (("small.py", 2), ("large/a.py", 3), ("large/b.py", 3), ("new/__init__.py", 1)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x = 1\n" * n)
-    assert over(tmp_path, {"small": 2, "large": 5}) == [
-        "large: 6 lines, 1 more than its budget",
-        "new: 1 lines without a budget",
-    ]

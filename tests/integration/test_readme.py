@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import Ran, begin, ended, here
 from repository import ROOT
-from small import SMALL
+from small import MEASURED_AT_T, SMALL
 
 from lengthgen import __version__
 from lengthgen.config.compose import choices, compose
@@ -97,8 +97,7 @@ def made_small(line: str) -> list[str]:
         small = [word for word in small if not word.startswith(of_text)]
         small += ["task.examples=300", "task.examples_per_length=5"]
     if {"tune", "--search"} & {*words}:  # which set them
-        set_by_tune = ("eval.lengths", "eval.reach", "eval.reference_variants")
-        small = [word for word in small if not word.startswith(set_by_tune)]
+        small = [word for word in small if word in MEASURED_AT_T]
     if "corpus" in given:
         small = [word for word in small if not word.startswith("corpus")]
     return [*words, *small]

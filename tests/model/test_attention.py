@@ -5,12 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from small import close, context, dims, layer_of, small_model, some_qkv
 from torch import Tensor
 
-from lengthgen.model.attention import BLOCK, attend, blocked, distance_table, eager
+from lengthgen.model.attention import BLOCK, attend, distance_table, eager
 from lengthgen.model.kernels import flex, fused, max_attended_distance, sdpa_nearest_keys
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.bias.alibi import Alibi
@@ -86,38 +84,8 @@ def dense(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
     return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
-def test_without_parts_attention_is_the_textbook_formula() -> None:
-    q, k, v = some_qkv(40, dtype=torch.float64)
-    c = context(small_model("nope"), 40, dtype=torch.float64)
-    want = dense(q, k, v, torch.zeros(40, 40, dtype=torch.float64))
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad):
-            torch.testing.assert_close(attend(q, k, v, replace(c, hooks=NO_PARTS)), want)
-
-
-@given(block=st.integers(1, 40))
-def test_a_learned_bias_has_the_output_and_gradient_of_the_textbook_formula(block: int) -> None:
-    part = LearnedBias(30)
-    leaves = [x.requires_grad_() for x in some_qkv(30, dtype=torch.float64)]
-    c = context(small_model("nope"), 30, dtype=torch.float64)
-    q, k, v = leaves
-    weight = torch.randn_like(v)
-    got = blocked(q, k, v, replace(c, hooks=layer_of(part)), block=block)
-    want = dense(q, k, v, part.table)
-    torch.testing.assert_close(got, want)
-    inputs = [*leaves, part.table]
-    for one, other in zip(
-        torch.autograd.grad((got * weight).sum(), inputs),
-        torch.autograd.grad((want * weight).sum(), inputs),
-        strict=True,
-    ):
-        close(one, other, atol=1e-12)
-
-
 @pytest.mark.parametrize("length", [20, BLOCK + 20])
-def test_owners_of_scores_weights_and_values_replace_them_and_see_the_folded_bias(
-    length: int,
-) -> None:
+def test_owners_of_scores_weights_and_values_replace_them_and_see_biases(length: int) -> None:
     bias, owner = LearnedBias(length), Doubled(SHAPE)
     q, k, v = some_qkv(length, dtype=torch.float64)
     c = context(small_model("nope"), length, dtype=torch.float64)
@@ -169,9 +137,7 @@ def test_no_key_is_left_out_where_a_query_or_key_is_not_a_number(where: str) -> 
 
 @GRAD
 @pytest.mark.parametrize("kind", ["over distances", "masked", "owners", "learned"])
-def test_a_number_added_to_the_bias_of_all_keys_changes_nothing_in_bf16(
-    kind: str, grad: bool
-) -> None:
+def test_a_number_added_to_all_biases_changes_nothing_in_bf16(kind: str, grad: bool) -> None:
     parts = (LearnedBias(600).float(),) if kind == "learned" else KINDS[kind]
     q, k, v = some_qkv(600, dtype=torch.bfloat16)
     c = context(small_model("nope"), 600, dtype=torch.bfloat16)

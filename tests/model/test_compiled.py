@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from small import VOCAB, small_config
 from torch import Tensor
-from trained import take_steps
+from trained import ALONE, QUIET, take_steps
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
@@ -20,14 +20,10 @@ from lengthgen.model.build import create
 from lengthgen.model.kernels import causal_blocks
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import devices
-from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
-from lengthgen.terminal import Progress
 from lengthgen.training.step import fresh_state
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 CPU = torch.device("cpu")
-QUIET = Progress(is_main=False)
 
 
 def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not() -> None:

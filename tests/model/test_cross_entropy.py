@@ -34,9 +34,7 @@ def plain(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
-def test_loss_and_gradients_are_those_of_the_plain_form(
-    dtype: torch.dtype, tolerance: float
-) -> None:
+def test_loss_and_gradients_are_of_the_plain_form(dtype: torch.dtype, tolerance: float) -> None:
     x, weight, targets = inputs(dtype)
     losses = [form(x, weight, targets) for form in (sum_cross_entropy, plain)]
     # A factor on the sum, as 1/n_targets is, reaches both gradients.

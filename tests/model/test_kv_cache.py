@@ -12,7 +12,7 @@ from lengthgen.model.transformer import Block, Transformer
 
 EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
 T = 16  # of the small models
-PIECES = [T - 6, *[1] * 8, 15, *[1] * 7]  # a prompt, then tokens; 40 tokens, past 2 T
+PIECES = [T - 2, 1, 1, 1, 15, *[1] * 4]  # a prompt, then tokens; 36 tokens, past 2 T
 
 
 def cached(
@@ -42,37 +42,28 @@ def rows_seen(model: Transformer) -> list[int]:
 
 
 @EVERY
-def test_what_is_kept_gives_the_logits_of_reading_the_whole_text_again_at_every_token(
+def test_new_tokens_alone_are_read_unless_the_scheme_says_why_not_and_give_the_logits_of_all(
     name: str, variant: str | None
 ) -> None:
     model = small_model(name, variant)
     tokens, cache, n = some_tokens(sum(PIECES)), None, 0
+    why_not, seen = why_uncached(model.scheme), rows_seen(model)
+    assert why_not is None or why_not.endswith("every token reads the whole text again")
     for piece in PIECES:
         if model.scheme.unsupported_reason(n + piece):
             with pytest.raises(UserError, match=r"16 rows .*: nothing follows a text of 17 tokens"):
                 cached(model, tokens[:, n : n + piece], cache)
             assert n == T
             return
+        seen.clear()
         cache = cached(model, tokens[:, n : n + piece], cache)
         n += piece
+        if T - 2 < n <= T:
+            assert seen == [n if why_not else 1]
+        assert bool(cache.layers) == (why_not is None)
         # fp64 with logits of about 3: sums of a few hundred products in another order.
         close(cache.logits_BV, logits_of_all(model, tokens[:, :n]), atol=1e-12)
     assert n > 2 * T
-
-
-@EVERY
-def test_a_new_token_alone_is_projected_unless_the_scheme_says_why_not(
-    name: str, variant: str | None
-) -> None:
-    model = small_model(name, variant)
-    tokens = some_tokens(T)
-    cache = cached(model, tokens[:, :-1])
-    seen = rows_seen(model)
-    cache = cached(model, tokens[:, -1:], cache)
-    why_not = why_uncached(model.scheme)
-    assert seen == ([1] if why_not is None else [T])
-    assert bool(cache.layers) == (why_not is None)
-    assert why_not is None or why_not.endswith("every token reads the whole text again")
 
 
 @pytest.mark.parametrize("name", ["rope", "fox", "cope", "transformer_xl_recurrent"])
@@ -89,9 +80,7 @@ def test_one_beginning_can_be_continued_twice(name: str) -> None:
 
 @pytest.mark.parametrize(("precision", "atol"), [("fp32", 2e-5), ("bf16", 0.1)])
 @pytest.mark.parametrize("name", ["rope", "xpos", "stick_breaking", "shaw"])
-def test_in_lower_precision_they_differ_by_its_rounding(
-    name: str, precision: str, atol: float
-) -> None:
+def test_lower_precision_differs_by_its_rounding(name: str, precision: str, atol: float) -> None:
     # Logits of about 3: 2^-24 or 2^-8 of that, some ten roundings in a row.
     model = small_model(name, dtype=torch.float32)
     tokens, cache = some_tokens(3 * T), None

@@ -5,17 +5,7 @@ from dataclasses import replace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small import (
-    VOCAB,
-    close,
-    context,
-    det,
-    dims,
-    layer_of,
-    small_config,
-    small_model,
-    some_tokens,
-)
+from small import VOCAB, close, context, det, dims, layer_of, small_config, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen.model.build import create

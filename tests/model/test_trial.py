@@ -1,18 +1,18 @@
 """A fault in a user's part is one line with part, hook and line, before anything is trained."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
-from small import small_config
+from small import refusal, small_config
+from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.model.build import create
 from lengthgen.model.trial import try_out
 from lengthgen.pipeline import train_and_evaluate
-from lengthgen.runs.distributed import ALONE
-from lengthgen.terminal import Progress
 
 HEAD = """
 import torch
@@ -66,26 +66,19 @@ def config_of(path: Path, body: str, *overrides: str, base: str = "Part") -> Con
     return small_config("scheme=nope", "+scheme.parts.mine={}", *overrides, plugins=[path])
 
 
-def called(config: Config) -> None:
-    try_out(create(config, vocab_size=12), config)
-
-
 @pytest.mark.parametrize("body", FAULTS)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str) -> None:
     config = config_of(tmp_path / "mine.py", body, f"train.precision={precision}")
-    with pytest.raises(UserError, match=rf"^scheme\.parts\.mine.*{FAULTS[body]}") as caught:
-        called(config)
-    assert "\n" not in str(caught.value)
+    said = refusal(try_out, create(config, vocab_size=12), config)
+    assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[body]}", said)
 
 
 @pytest.mark.parametrize("length", [4, 16])
 @pytest.mark.parametrize(
     "body", ["return -c.distance()", "return (c.distance() == 0).float().log()"]
 )
-def test_a_part_without_fault_passes_and_leaves_the_model_as_it_was(
-    tmp_path: Path, body: str, length: int
-) -> None:
+def test_a_part_without_fault_changes_no_model(tmp_path: Path, body: str, length: int) -> None:
     body = f"def bias(self, c): {body}"
     config = config_of(tmp_path / "mine.py", body, f"train.length={length}", "eval.variants=[logn]")
     model = create(config, vocab_size=12)
@@ -102,7 +95,7 @@ def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
     body, root = "def bias(self, c): return c.nothing", f"runtime.root={tmp_path}/runs"
     config = config_of(tmp_path / "mine.py", body, root)
     with pytest.raises(UserError, match="AttributeError"):
-        train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
+        train_and_evaluate(config, ranks=ALONE, show=QUIET)
     assert not config.run_dir.exists()
 
 
@@ -128,5 +121,5 @@ def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(
 ) -> None:
     config = small_config(*requested, f"runtime.root={tmp_path}/runs")
     with pytest.raises(UserError, match=message):
-        train_and_evaluate(config, ranks=ALONE, show=Progress(is_main=False))
+        train_and_evaluate(config, ranks=ALONE, show=QUIET)
     assert not config.run_dir.exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import Shell
-from repository import ROOT
+from repository import example
 from small import small_config
 from trained import ALONE, QUIET
 
@@ -20,7 +20,7 @@ from lengthgen.probes import run as probes
 pytestmark = pytest.mark.slow
 
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
-FILE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "probes.md").read_text(), re.DOTALL)[0]
+FILE = example("uncertainty.py")
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,7 @@ def test_a_run_without_a_checkpoint_cannot_be_probed(run_dir: Path) -> None:
         probed(run_dir, "attention")
 
 
-def test_the_newest_run_is_probed_and_a_report_shows_what_its_probes_found(
-    run_dir: Path, shell: Shell
-) -> None:
+def test_the_newest_run_is_probed_and_reported_with_its_probes(run_dir: Path, shell: Shell) -> None:
     root = f"runtime.root={run_dir.parent}"
     ran = shell.run("probe", "--probes", "shift_invariance,bias", root)
     assert ran.code == 0

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lengthgen.report.intervals import (
-    Comparison,
-    Floats,
-    as_share,
-    compare,
-    gap,
-    ratio,
-    student,
-)
+from lengthgen.report.intervals import Comparison, Floats, as_share, compare, gap, ratio, student
 
 Rng = np.random.Generator
 
@@ -39,9 +31,7 @@ def effects(rng: Rng, R: int, D: int, *, heavy: bool, **sd: float) -> Floats:
 
 
 @pytest.mark.parametrize(("R", "D"), [(2, 5), (3, 4), (5, 9)])
-def test_the_interval_is_that_of_an_analysis_of_variance_written_out(
-    rng: Rng, R: int, D: int
-) -> None:
+def test_the_interval_is_that_of_an_analysis_of_variance(rng: Rng, R: int, D: int) -> None:
     x = effects(rng, R, D, heavy=False, seed=0.3, document=1.0, both=0.5).tolist()
     mean = sum(map(sum, x)) / (R * D)
     of_seed = [sum(row) / D for row in x]

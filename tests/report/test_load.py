@@ -31,9 +31,7 @@ def loaded(*paths: Path) -> tuple[pd.DataFrame, list[str]]:
     return load(paths, say=said.append), said
 
 
-def test_a_run_directory_gives_a_row_per_document_with_what_is_known_of_the_run(
-    tmp_path: Path,
-) -> None:
+def test_a_run_gives_a_row_per_document_with_what_is_known_of_the_run(tmp_path: Path) -> None:
     path = write_run(tmp_path, losses=LOSSES)
     config: Config = directory.load_config(path)
     steps = [(i + 1, 4096 * (i + 1)) for i in range(2)]
@@ -116,15 +114,21 @@ def unreadable(path: Path) -> None:
 def test_a_run_that_cannot_be_shown_is_one_line_and_the_others_are_shown(
     damage: Callable[[Path], object], why: str, tmp_path: Path
 ) -> None:
-    lists = {"position_nats": [1.0] * 576, "position_tokens": [1] * 576}  # of T=512, to 1024
-    runs = [write_run(tmp_path, seed=s, losses={1024: 2.5}, **lists) for s in (1, 2)]
+    runs = [write_run(tmp_path, seed=s, losses={1024: 2.5}) for s in (1, 2)]
     damage(runs[1])
     rows, (line,) = loaded(tmp_path)
     assert runs[0].name in set(rows["run"])
     assert " is not shown: " in line
     assert why in line
     assert "\n" not in line
-    assert report.sections(rows)[0].figures.keys() == {"positions"}
+
+
+def test_losses_by_position_are_drawn_of_the_runs_that_can_be_read(tmp_path: Path) -> None:
+    lists = {"position_nats": [1.0] * 576, "position_tokens": [1] * 576}  # of T=512, to 1024
+    for seed in (1, 2):
+        path = write_run(tmp_path, seed=seed, losses={1024: 2.5}, **lists)
+    rewrite(path, lambda row: row.pop("train_length"))
+    assert report.sections(loaded(tmp_path)[0])[0].figures.keys() == {"positions"}
 
 
 def other(path: Path) -> bytes:

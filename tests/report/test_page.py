@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from frames import CONFIG, frame
+from small import refusal
 
-from lengthgen.errors import UserError
 from lengthgen.report import load, report, tables
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
@@ -70,9 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return written(rows_of(), tmp_path_factory.mktemp("report"))
 
 
-def test_a_report_has_a_page_tables_curves_figures_rows_and_a_manifest(
-    files: dict[str, bytes],
-) -> None:
+def test_a_report_has_page_tables_curves_figures_rows_and_manifest(files: dict[str, bytes]) -> None:
     assert {*files} >= {
         *("report.html", "table.md", "curves.csv", "curve.svg", "gain.svg"),
         *("rows.parquet", "manifest.json"),
@@ -98,9 +96,7 @@ def test_the_page_holds_its_figures_and_loads_and_runs_nothing(files: dict[str, 
     assert page.tags.count("img") >= 2
 
 
-def test_the_page_shows_the_curve_then_a_sentence_for_each_scheme_then_verdicts(
-    files: dict[str, bytes],
-) -> None:
+def test_the_page_shows_the_curve_sentences_and_verdicts(files: dict[str, bytes]) -> None:
     page = files["report.html"].decode()
     order = ('alt="Perplexity by context length', "alibi neither", "<h3>Verdicts", "<h2>Method")
     places = [page.index(text) for text in order]
@@ -151,14 +147,10 @@ def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
     ],
 )
 def test_what_no_run_meets_is_named(conditions: list[str], said: str) -> None:
-    with pytest.raises(UserError) as refused:
-        report.matching(rows_of(), conditions)
-    assert said in str(refused.value)
+    assert said in refusal(report.matching, rows_of(), conditions)
 
 
-def test_a_terminal_shows_the_table_without_control_characters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     drawn = tables.shown(tables.Table(title="Curve", head=["scheme"], rows=[[tables.Cell("rope")]]))
@@ -168,9 +160,7 @@ def test_a_terminal_shows_the_table_without_control_characters(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="it needs chromium")
-def test_a_window_of_1280_pixels_shows_all_tables_and_figures_without_a_sideways_scroll(
-    tmp_path: Path,
-) -> None:
+def test_a_window_of_1280_pixels_needs_no_sideways_scroll(tmp_path: Path) -> None:
     lengths = (64, 128, 256, *range(512, 1024, 64), 1024, 2048, 4096, 8192, 16384)
     rows = rows_of([f"{name}_with_a_conv" for name in "abcdefgh"], lengths=lengths)
     page = written(rows.assign(parameters=1e8, tokens_per_s=1e5, peak_mib=1e4), tmp_path)

@@ -64,9 +64,7 @@ def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
         ("tokens_seen", 12_001_280, "rope (12M tokens)"),
     ],
 )
-def test_names_tell_model_T_and_tokens_seen_where_they_vary(
-    column: str, value: object, name: str
-) -> None:
+def test_names_tell_model_T_and_tokens_if_they_vary(column: str, value: object, name: str) -> None:
     tables = frame(3.0, scheme="alibi"), frame(3.0, **{column: value})
     assert name in names(*tables)
 
@@ -130,9 +128,7 @@ def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:
         ({"endpoints": "other"}, "fp32, K=4, endpoints other"),
     ],
 )
-def test_what_was_evaluated_otherwise_is_named_and_the_others_are_shown(
-    change: dict[str, object], why: str
-) -> None:
+def test_what_was_evaluated_otherwise_is_named_alone(change: dict[str, object], why: str) -> None:
     tables = frame(3.0), frame(3.0, scheme="t5"), frame(4.0, scheme="alibi", **change)
     assert names(*tables) == ["rope", "t5"]
     left_out = [note for note in notes(*tables) if "Not shown" in note]

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from small import VOCAB, small_config, some_tokens
+from small import VOCAB, refusal, small_config, some_tokens
 
-from lengthgen.errors import UserError
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, status
@@ -55,9 +54,7 @@ def newest(run_dir: Path, *files: str) -> Checkpoint:
     return checkpoint
 
 
-def test_a_checkpoint_restores_weights_and_moments_bit_for_bit(
-    tmp_path: Path, trained: Trained
-) -> None:
+def test_a_checkpoint_restores_weights_and_moments(tmp_path: Path, trained: Trained) -> None:
     save(tmp_path, trained, 5)
     checkpoint = newest(tmp_path)
     assert checkpoint.step == 5
@@ -89,14 +86,13 @@ def test_the_umask_decides_who_may_read_a_checkpoint(tmp_path: Path, trained: Tr
 def refused(run_dir: Path) -> str:
     """Returns why no checkpoint is read, whose files are then as they were."""
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
-    with pytest.raises(UserError) as caught:
-        newest(run_dir)
+    said = refusal(newest, run_dir)
     assert {path: path.read_bytes() for path in before} == before
-    return str(caught.value)
+    return said
 
 
 @pytest.mark.parametrize("name", [*FILES, "sha256.json"])
-def test_a_damaged_checkpoint_is_refused_with_what_to_remove(
+def test_a_damaged_checkpoint_is_refused_with_help(
     tmp_path: Path, trained: Trained, name: str
 ) -> None:
     last = save(tmp_path, trained, 1, 2)[-1]
@@ -117,9 +113,7 @@ def test_weights_are_read_without_the_optimizer(tmp_path: Path, trained: Trained
     assert "starts from step 0: no other is left" in message
 
 
-def test_half_a_checkpoint_under_its_temporary_name_is_not_one(
-    tmp_path: Path, trained: Trained
-) -> None:
+def test_half_a_checkpoint_under_its_name_is_none(tmp_path: Path, trained: Trained) -> None:
     assert checkpoints.newest(tmp_path, run=RUN) is None
     [first] = save(tmp_path, trained, 1)
     shutil.copytree(first, tmp_path / "checkpoints" / ".tmp")
@@ -144,30 +138,15 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
 
 def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path, trained: Trained) -> None:
     [folder] = save(tmp_path, trained, 5)
-    with pytest.raises(UserError) as caught:
-        checkpoints.newest(tmp_path, run="mine")
-    assert str(caught.value).startswith(f"{folder} is of run {RUN}, but config.yaml here of mine")
+    said = refusal(checkpoints.newest, tmp_path, run="mine")
+    assert said.startswith(f"{folder} is of run {RUN}, but config.yaml here of mine")
 
 
-def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
-    tmp_path: Path, trained: Trained
-) -> None:
+def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, trained: Trained) -> None:
     save(tmp_path, trained, 5)
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
     (tmp_path / "checkpoints").symlink_to("checkpoints")  # ELOOP, which root has too
     assert "checkpoints: cannot be read (Too many levels" in refused(tmp_path)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_cannot_be_read_for_a_moment_is_not_to_be_removed(
-    tmp_path: Path, trained: Trained, name: str
-) -> None:
-    last = save(tmp_path, trained, 1, 5)[-1]
-    (last / name).unlink()
-    (last / name).symlink_to(name)
-    message = refused(tmp_path)
-    assert f"{last / name}: cannot be read (Too many levels" in message
-    assert "remove" not in message
 
 
 def test_what_lies_beside_the_checkpoints_is_none(tmp_path: Path, trained: Trained) -> None:

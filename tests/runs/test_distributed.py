@@ -1,8 +1,7 @@
 """Several processes compute what one does; the first that fails ends them all, and is named."""
 
 import json
-import subprocess
-import sys
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ import torch
 from commands import here
 from small import SMALL
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from trained import one_thread_each, rows_of, weights_of
+from trained import rows_of, weights_of
 
 from lengthgen.runs import distributed
 from lengthgen.runs.distributed import CONTINUES, Failed
@@ -35,8 +34,9 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path, n: int) -> No
     assert here(*words, f"runtime.root={tmp_path}/one").code == 0
     several = (*words, f"runtime.root={tmp_path}/several", "--gpus", str(n))
     ran = commands.run("-m", "lengthgen", *several)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("run: ") == 1
+    assert ran.code == 0, ran.err
+    assert (ran.out.count("Perplexity"), ran.out.count("run: ")) == (1, 1)
+    assert len(re.findall("train .*: 0/[0-9,]+ tokens", ran.err)) == 1
     [one], [more] = ([*(tmp_path / name).glob("*-s1-*")] for name in ("one", "several"))
     rows = [rows_of(run_dir / "train.jsonl") for run_dir in (one, more)]
     for row, other in zip(*rows, strict=True):
@@ -150,22 +150,15 @@ def fail(folder: Path, how: str, *, training: bool = True, torchrun: bool = Fals
     # enough windows for a second pass, that of rank 1
     own += ["--plugin", "faulty.py", "eval.protocols=[tail,sliding-2]", "eval.targets=16"]
     start, end = (TORCHRUN, []) if torchrun else ([], ["--gpus", "2"])
-    program = [*start, "-m", "lengthgen", "train", *SMALL, *own, *end]
-    if how == "kill torchrun":  # whose processes are to be its children
-        command, env = [sys.executable, *program], one_thread_each()
-        ran = subprocess.run(
-            command, cwd=folder, env=env, capture_output=True, text=True, check=False
-        )
-    else:
-        ran = commands.run(*program, cwd=folder, env=one_thread_each())
-    assert (folder / "failed").exists(), ran.stderr
+    ran = commands.run(*start, "-m", "lengthgen", "train", *SMALL, *own, *end, cwd=folder)
+    assert (folder / "failed").exists(), ran.err
     [status] = folder.glob("runs/*/status.json")
     until = time.time() + 60
     while '"running"' in status.read_text() and time.time() < until:  # torchrun's ranks outlive it
         time.sleep(0.05)
     seconds = time.time() - (folder / "failed").stat().st_mtime
     said = json.loads(status.read_text())
-    return Ended(ran.returncode, ran.stdout, ran.stderr, seconds, said)
+    return Ended(*ran, seconds, said)
 
 
 FAILURES: dict[str, dict[str, Any]] = {

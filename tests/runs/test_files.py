@@ -1,15 +1,14 @@
 """A JSONL file holds the rows that were appended, as they were written, or names the damage."""
 
-import contextlib
 import os
 import re
-import resource
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from commands import files_limited_to
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,7 +78,7 @@ def test_no_flipped_bit_changes_a_row_in_silence(log: Path) -> None:
     # Without the word "crc32" a row has no checksum; without the last newline it is torn.
     words = re.finditer(rb'(, )?"crc32": ".{8}"}|\n', content)
     unprotected = {byte for word in words for byte in range(*word.span())}
-    for bit in range(8 * len(content)):
+    for bit in range(0, 8 * len(content), 3):  # two or three of each byte
         harmed = bytearray(content)
         harmed[bit // 8] ^= 1 << bit % 8
         log.write_bytes(harmed)
@@ -91,17 +90,6 @@ def test_no_flipped_bit_changes_a_row_in_silence(log: Path) -> None:
         assert [{key: row[key] for key in row if key in known} for row in rows] in likely
 
 
-@contextlib.contextmanager
-def files_limited_to(n_bytes: int) -> Generator[None]:
-    """Lets no file of this process grow further: like a full disk, it takes a part of a write."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def append(log: Path) -> None:
     append_rows(log, ROWS)
 
@@ -111,7 +99,7 @@ def rewrite(log: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "room"), [(append, 1.5), (rewrite, 0.5)])
-def test_a_write_without_room_changes_nothing(
+def test_without_room_nothing_changes(
     log: Path, write: Callable[[Path], None], room: float
 ) -> None:
     before = log.read_bytes()
@@ -133,7 +121,7 @@ def test_only_regular_files_are_read(tmp_path: Path, log: Path) -> None:
     assert read_bytes(tmp_path / "link") == log.read_bytes()
 
 
-def test_names_are_on_disk_before_a_writer_returns(
+def test_names_are_on_disk_when_writers_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[tuple[Path, list[str]]] = []

@@ -262,9 +262,7 @@ def test_alibi_has_the_weights_of_bloom_whose_bias_is_a_function_of_the_key() ->
 
 @pytest.mark.parametrize("distance", ["linear", "log"])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_dynamic_bias_is_that_of_x_transformers(
-    depth: int, distance: Literal["linear", "log"]
-) -> None:
+def test_dynamic_bias_is_of_x_transformers(depth: int, distance: Literal["linear", "log"]) -> None:
     module = imported("x_transformers.x_transformers")
     torch.manual_seed(0)
     theirs = module.DynamicPositionBias(dim=8, heads=4, depth=depth, log_distance=distance == "log")

@@ -145,7 +145,7 @@ def test_shaw_reads_the_rows_of_the_past_of_tensor2tensors_tables() -> None:
         ("scaled", [-0.228394, -0.212377, -0.177388, -0.126554]),
     ],
 )
-def test_cope_is_the_papers_function_or_the_releases(
+def test_cope_is_that_of_paper_or_code(
     how: Literal["scaled", "unscaled"], want: list[float]
 ) -> None:
     part = Cope(SINGLE, n_positions=4, position_logits=how, share_layers=False).double()
@@ -171,7 +171,7 @@ def entmax(s: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("n_queries", [6, 2])
 @pytest.mark.parametrize("function", [counted, shares, entmax])
-def test_a_backward_pass_written_by_hand_is_the_gradient(
+def test_hand_written_gradients_are_right(
     function: Callable[[Tensor], Tensor], n_queries: int
 ) -> None:
     generator = torch.Generator().manual_seed(2)
@@ -181,9 +181,7 @@ def test_a_backward_pass_written_by_hand_is_the_gradient(
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
 @pytest.mark.parametrize("lower", [0.0, 3.0, 12.0])  # gates of a half; of 0.05: more keys; of 0
-def test_cope_counts_no_farther_than_the_last_position(
-    lower: float, dtype: torch.dtype, atol: float
-) -> None:
+def test_cope_counts_to_its_last_position(lower: float, dtype: torch.dtype, atol: float) -> None:
     generator = torch.Generator().manual_seed(2)
     s = torch.randn(2, 2, 9, 900, generator=generator, dtype=dtype) - lower
     s[1, 0, 4] -= 3  # one query that needs more keys than the others

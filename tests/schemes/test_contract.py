@@ -1,7 +1,9 @@
 """What every shipped scheme and variant must hold, whatever it computes."""
 
+import copy
 import itertools
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from small import (
     some_qkv,
     some_tokens,
 )
+from torch import Tensor
 
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
@@ -23,42 +26,54 @@ from lengthgen.model.attention import attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.build import create, with_parts
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import registry
+from lengthgen.schemes import AttentionContext, registry
 
-EVERY = pytest.mark.parametrize(("name", "variant"), every_scheme())
-LENGTH = 48  # 3 T: past the trained length for every scheme
+T, LENGTH = 16, 48  # 3 T: past the trained length for every scheme
 
 
 def length_for(model: Transformer) -> int:
-    return LENGTH if model.scheme.unsupported_reason(LENGTH) is None else model.shape.train_length
+    return LENGTH if model.scheme.unsupported_reason(LENGTH) is None else T
 
 
-@EVERY
-def test_a_later_token_never_changes_an_earlier_output(name: str, variant: str | None) -> None:
-    model = small_model(name, variant, dtype=torch.float32)
+class Case(NamedTuple):
+    """A model in float64 and its inputs: queries, keys and values, and the context of layer 0."""
+
+    model: Transformer
+    length: int
+    tokens: Tensor
+    qkv: tuple[Tensor, Tensor, Tensor]
+    c: AttentionContext
+
+    def hidden(self, *, n_last: int | None = None) -> Tensor:
+        return hidden(self.model, self.tokens, n_last=n_last)
+
+
+@pytest.fixture(params=every_scheme(), ids=lambda pair: "+".join(filter(None, pair)))
+def case(request: pytest.FixtureRequest) -> Case:
+    model = small_model(*request.param)
     length = length_for(model)
-    tokens = some_tokens(length)
-    changed = tokens.clone()
-    changed[:, length // 2 :] = (changed[:, length // 2 :] + 7) % 50
+    c, qkv = context(model, length, dtype=torch.float64), some_qkv(length, dtype=torch.float64)
+    return Case(model, length, some_tokens(length), qkv, c)
+
+
+def test_a_later_token_never_changes_an_earlier_output(case: Case) -> None:
+    model, half, changed = case.model.float(), case.length // 2, case.tokens.clone()
+    changed[:, half:] = (changed[:, half:] + 7) % 50
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            before, after = hidden(model, tokens), hidden(model, changed)
-        assert torch.equal(before[:, : length // 2], after[:, : length // 2])
-        assert not torch.allclose(before[:, length // 2 :], after[:, length // 2 :])
+            before, after = case.hidden(), hidden(model, changed)
+        assert torch.equal(before[:, :half], after[:, :half])
+        assert not torch.allclose(before[:, half:], after[:, half:])
 
 
-@EVERY
 def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit_blocks(
-    name: str, variant: str | None
+    case: Case,
 ) -> None:
-    model = small_model(name, variant)
-    length = length_for(model)
-    c = context(model, length, dtype=torch.float64)
-    for layer in model.scheme.layers:
-        c = replace(c, hooks=layer)
-        q, k, v = some_qkv(length, dtype=torch.float64)
-        q_turned, k_turned = rotated(layer, q, k, c)
-        want = eager(q_turned, k_turned, v, c, block=length)
+    q, k, v = case.qkv
+    for layer in case.model.scheme.layers:
+        c = replace(case.c, hooks=layer)
+        turned = rotated(layer, q, k, c)
+        want = eager(*turned, v, c, block=case.length)
         with torch.no_grad():
             close(attend(q, k, v, c), want, atol=1e-12)
         close(attend(q, k, v, c), want, atol=1e-12)
@@ -68,143 +83,94 @@ def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit
         if not (layer.eager or layer.relative):
             kernels.append(sdpa_by_blocks)
         for kernel, block in itertools.product(kernels, (7, 64)):
-            close(kernel(q_turned, k_turned, v, c, block=block), want, atol=1e-12)
+            close(kernel(*turned, v, c, block=block), want, atol=1e-12)
 
 
-@EVERY
-def test_gradients_of_the_training_kernel_equal_those_of_the_explicit_blocks(
-    name: str, variant: str | None
-) -> None:
-    model = small_model(name, variant)
-    length = length_for(model)
-    layer = model.scheme.layers[0]
-    c = replace(context(model, length, dtype=torch.float64), hooks=layer)
-    leaves = [*some_qkv(length, dtype=torch.float64)]
-    for leaf in leaves:
-        leaf.requires_grad_()
-    parameters = [*leaves, *model.scheme.parameters()]
-    q, k, v = leaves
+def test_gradients_in_training_equal_those_of_eager(case: Case) -> None:
+    (q, k, v), layer = case.qkv, case.model.scheme.layers[0]
+    c = replace(case.c, hooks=layer)
+    inputs = [*(leaf.requires_grad_() for leaf in case.qkv), *case.model.scheme.parameters()]
     weight = torch.randn_like(v)
 
-    def gradients(out: torch.Tensor) -> list[torch.Tensor | None]:
-        return list(torch.autograd.grad((out * weight).sum(), parameters, allow_unused=True))
+    def gradients(out: Tensor) -> list[Tensor | None]:
+        return list(torch.autograd.grad((out * weight).sum(), inputs, allow_unused=True))
 
     got = gradients(attend(q, k, v, c))
-    want = gradients(eager(*rotated(layer, q, k, c), v, c, block=length))
+    want = gradients(eager(*rotated(layer, q, k, c), v, c, block=case.length))
     for one, other in zip(got, want, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             close(one, other, atol=1e-11)
 
 
-@EVERY
-def test_the_last_queries_alone_give_the_last_rows(name: str, variant: str | None) -> None:
-    model = small_model(name, variant)
-    tokens = some_tokens(length_for(model))
+def test_the_last_queries_alone_give_the_last_rows(case: Case) -> None:
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            close(hidden(model, tokens, n_last=5), hidden(model, tokens)[:, -5:], atol=1e-12)
+            close(case.hidden(n_last=5), case.hidden()[:, -5:], atol=1e-12)
 
 
-@EVERY
-def test_a_call_is_not_changed_by_shorter_or_longer_calls_before_it(
-    name: str, variant: str | None
-) -> None:
-    model = small_model(name, variant)
-    length = length_for(model)
-    with torch.no_grad():
-        first = hidden(model, some_tokens(length))
-        hidden(model, some_tokens(length // 3))
-        after_shorter = hidden(model, some_tokens(length))
-        if model.scheme.unsupported_reason(2 * length) is None:
-            hidden(model, some_tokens(2 * length))
-        after_longer = hidden(model, some_tokens(length))
-    assert torch.equal(first, after_shorter)
-    assert torch.equal(first, after_longer)
+@torch.no_grad()
+def test_shorter_or_longer_calls_before_change_no_call(case: Case) -> None:
+    first, longer = case.hidden(), 2 * case.length
+    for length in (case.length // 3, longer):
+        if case.model.scheme.unsupported_reason(length) is None:
+            hidden(case.model, some_tokens(length))
+            assert torch.equal(case.hidden(), first)
 
 
-@EVERY
-def test_a_prefix_alone_gives_the_same_rows_unless_the_scheme_says_otherwise(
-    name: str, variant: str | None
-) -> None:
-    model = small_model(name, variant)
-    length = length_for(model)
-    tokens = some_tokens(length)
-    with torch.no_grad():
-        prefix = hidden(model, tokens[:, : length // 2])
-        whole = hidden(model, tokens)[:, : length // 2]
+@torch.no_grad()
+def test_a_prefix_gives_the_same_rows_unless_length_matters(case: Case) -> None:
+    half = case.length // 2
+    prefix, whole = hidden(case.model, case.tokens[:, :half]), case.hidden()[:, :half]
     same = torch.allclose(prefix, whole, rtol=0, atol=1e-11)
-    assert same != model.scheme.depends_on_length
+    assert same != case.model.scheme.depends_on_length
 
 
-@EVERY
-def test_shifting_all_positions_changes_nothing_where_that_is_claimed(
-    name: str, variant: str | None
-) -> None:
-    model = small_model(name, variant)
-    length = length_for(model)
-    tokens = some_tokens(length)
-    here = context(model, length, dtype=torch.float64)
-    shift = 0 if model.scheme.unsupported_reason(length + 5) else 5
-    there = context(model, length, dtype=torch.float64, shift=shift)
-    q, k, v = some_qkv(length, dtype=torch.float64)
-    x = model.embedding(tokens)
-    with torch.no_grad():
-        for parameter in model.scheme.parameters():
-            parameter.mul_(0.5)  # the claim is about all values, as of a threshold below T
-    same = torch.allclose(model.scheme.embed(x, here), model.scheme.embed(x, there), atol=1e-12)
-    for layer in model.scheme.layers:
-        here, there = (replace(c, hooks=layer) for c in (here, there))
-        with torch.no_grad():
-            same = same and torch.allclose(
-                attend(q, k, v, here), attend(q, k, v, there), rtol=0, atol=1e-11
-            )
-    assert same == (model.scheme.shift_invariant or shift == 0)
+@torch.no_grad()
+def test_shifted_positions_change_nothing_where_claimed(case: Case) -> None:
+    model, scheme, (q, k, v) = case.model, case.model.scheme, case.qkv
+    shift = 0 if scheme.unsupported_reason(case.length + 5) else 5
+    here, there = case.c, context(model, case.length, dtype=torch.float64, shift=shift)
+    for parameter in scheme.parameters():
+        parameter.mul_(0.5)  # the claim is about all values, as of a threshold below T
+    x = model.embedding(case.tokens)
+    same = torch.allclose(scheme.embed(x, here), scheme.embed(x, there), rtol=0, atol=1e-12)
+    for layer in scheme.layers:
+        one, other = (attend(q, k, v, replace(c, hooks=layer)) for c in (here, there))
+        same = same and torch.allclose(one, other, rtol=0, atol=1e-11)
+    assert same == (scheme.shift_invariant or shift == 0)
 
 
-@EVERY
-def test_gradients_are_finite_and_reach_every_parameter(name: str, variant: str | None) -> None:
-    model = small_model(name, variant, dtype=torch.float32)
-    tokens = some_tokens(model.shape.train_length)
-    nats = model.token_nll(hidden(model, tokens), tokens)
-    nats.sum().backward()
+def test_gradients_are_finite_and_reach_every_parameter(case: Case) -> None:
+    model, tokens = case.model.float(), case.tokens[:, :T]
+    model.token_nll(hidden(model, tokens), tokens).sum().backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{key} takes no part in the output"
         assert torch.isfinite(parameter.grad).all(), key
 
 
-@EVERY
-def test_bf16_biases_and_rotations_at_16k_are_fp32_ones_rounded(
-    name: str, variant: str | None
-) -> None:
-    model, exact = (small_model(name, variant, dtype=d) for d in (torch.float32, torch.float64))
-    at = 16_384 - LENGTH
+def test_bf16_is_fp32_rounded_in_biases_and_rotations_at_16k(case: Case) -> None:
+    exact, at = case.model, 16_384 - LENGTH
+    model = copy.deepcopy(exact).float()
+    low = context(model, LENGTH, dtype=torch.bfloat16, shift=at)
+    high = context(exact, LENGTH, dtype=torch.float64, shift=at)
+    q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
     for layer, exact_layer in zip(model.scheme.layers, exact.scheme.layers, strict=True):
-        low, high = (
-            context(model, LENGTH, dtype=dtype, shift=at)
-            for dtype in (torch.bfloat16, torch.float64)
-        )
         for part, exact_part in zip(layer.bias, exact_layer.bias, strict=True):
             got, want = part.bias(low), exact_part.bias(high)
             assert got is not None
             assert want is not None
             assert got.dtype == torch.float32
             torch.testing.assert_close(got.double(), want.double(), rtol=1e-5, atol=1e-5)
-        q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
-        for got, want in zip(
-            rotated(layer, q, k, low),
-            rotated(exact_layer, q.double(), k.double(), high),
-            strict=True,
-        ):
+        turned = rotated(exact_layer, q.double(), k.double(), high)
+        for got, want in zip(rotated(layer, q, k, low), turned, strict=True):
             # bf16 keeps 8 bits; angles at 16k are off by 16384 * 2^-24 < 1e-3.
             torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2e-2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", choices("scheme", config_dir=None))
-def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_train(
-    name: str,
-) -> None:
+def test_bf16_evaluates_decodes_and_trains_every_variant_of_a_scheme(name: str) -> None:
     config, model = small_config(f"scheme={name}"), small_model(name, dtype=torch.float32)
     known, own = {**config.variants, **config.scheme.variants}, model.scheme
     remaps = [v for v, parts in known.items() if any(registry()[part].remaps for part in parts)]
@@ -232,7 +198,7 @@ def test_bf16_takes_every_variant_that_a_scheme_takes_to_evaluate_decode_and_tra
             assert off(cache.logits_BV, model.logits(exact[:, -1])) < 0.1, variant
 
 
-def off(got: torch.Tensor, want: torch.Tensor) -> float:
+def off(got: Tensor, want: Tensor) -> float:
     """Returns the mean error relative to the mean size."""
     return float(((got.float() - want).abs().mean() / want.abs().mean()).detach())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from repository import ROOT
+from repository import ROOT, example
 from small import SMALL
 from trained import ALONE, QUIET
 
@@ -19,35 +19,24 @@ from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
 from lengthgen.schemes import Part, registry
 
-FILE = """
-import torch
-from torch import Tensor, nn
-from lengthgen.schemes import AttentionContext, ModelDims, Part
-
-class MyBias(Part):
-    distance_only = True
-
-    def __init__(self, shape: ModelDims, *, start: float) -> None:
-        super().__init__(shape)
-        self.r = nn.Parameter(torch.full((shape.n_heads, 1, 1), start))
-
+LIMIT = """
     def unsupported_reason(self, length: int) -> str | None:
         return "my_bias ends at 32 tokens" if length > 32 else None
-
-    def bias(self, c: AttentionContext) -> Tensor:
-        return -self.r * torch.log1p(c.distance())
-
-    def clamp_parameters(self) -> None:
-        self.r.clamp_(min=0.4)
 """
 
 
 def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: Path) -> None:
     plugin, scheme = tmp_path / "my_bias.py", tmp_path / "conf" / "scheme" / "my_bias.yaml"
     scheme.parent.mkdir(parents=True)
-    plugin.write_text(FILE)
-    scheme.write_text("name: my_bias\nparts: {my_bias: {start: 0.1}}\n")
-    words = [*SMALL, "scheme=my_bias", "train.tokens=512", f"runtime.root={tmp_path}/runs"]
+    plugin.write_text(example("my_bias.py") + LIMIT)
+    scheme.write_text(example("my_conf/scheme/my_bias.yaml"))
+    words = [
+        *SMALL,
+        "scheme=my_bias",
+        "train.tokens=512",
+        "scheme.parts.my_bias.start=0.001",
+        f"runtime.root={tmp_path}/runs",
+    ]
     config = from_overrides(words, config_dir=tmp_path / "conf", plugins=[plugin])
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     rows = [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
@@ -56,8 +45,8 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     assert all(math.isfinite(row["nats"]) and row["nats"] > 0 for row in rows if row["n_tokens"])
     saved = checkpoints.newest(run_dir, run=config.run_id)
     assert saved is not None
-    r = saved.weights["scheme.parts.my_bias.r"]
-    assert (r.shape, bool((r >= torch.tensor(0.4)).all())) == ((4, 1, 1), True)  # begins at 0.1
+    r = saved.weights["scheme.parts.my_bias.r1"]
+    assert (r.shape, bool((r >= torch.tensor(0.01)).all())) == ((4, 1, 1), True)
 
 
 @pytest.mark.slow

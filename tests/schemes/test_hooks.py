@@ -108,9 +108,7 @@ def turned(x_BHTK: Tensor, pos_BT: Tensor) -> Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(theta), theta)).flatten(-2)
 
 
-def test_coordinates_and_biases_of_each_sequence_are_those_of_the_textbook_in_every_kernel() -> (
-    None
-):
+def test_every_kernel_has_the_coordinates_and_biases_of_each_sequence() -> None:
     slope, fox = AlibiLearned(SHAPE, share_layers=True).double(), Fox(SHAPE, gate_bias=2.0).double()
     rope = Rope(SHAPE, base=100, rotary_percentage=1, layout="interleaved")
     model = model_under(Scattered(SHAPE), rope, fox, slope)

@@ -99,12 +99,14 @@ def test_variants_merge_in_order_drop_parts_and_change_arguments() -> None:
         "+scheme.variants.slow={rope: {base: 500000}}",
         "+scheme.variants.biased={alibi: {beyond: extend}}",
         "+scheme.variants.bare={rope: null}",
+        "+variants.fast={rope: {base: 700}}",
     )
     assert config.variant("slow+biased") == {
         "rope": {"base": 500000, "rotary_percentage": 1.0, "layout": "half"},
         "alibi": {"beyond": "extend"},
     }
     assert config.variant("biased+bare") == {"alibi": {"beyond": "extend"}}
+    assert [config.variant(v)["rope"]["base"] for v in ("slow+fast", "fast+slow")] == [700, 500000]
     for name, near in {"slwo": r"'slwo'; did you mean slow\?", "slow+": "''"}.items():
         with pytest.raises(UserError, match=f"no variant {near}"):
             config.variant(name)
@@ -147,9 +149,7 @@ def test_positions_are_distinct_sorted_and_below_the_maximum() -> None:
         ("linspace", [0, 5, 10, 15, 20, 25, 31]),  # floor(31 i / 6)
     ],
 )
-def test_evaluation_may_have_other_positions_than_training(
-    evaluation: Evaluation, want: list[int]
-) -> None:
+def test_evaluation_may_have_positions_of_its_own(evaluation: Evaluation, want: list[int]) -> None:
     assert draw(7, 0, maximum=2, evaluation=evaluation).tolist() == want
     drawn = draw(7, 0, maximum=2, evaluation=evaluation, training=True)
     assert torch.equal(drawn, draw(7, 0, maximum=2))
@@ -221,9 +221,7 @@ def test_tokens_have_the_row_of_their_place(make: Callable[[], Aligned]) -> None
 
 
 @EACH
-def test_places_are_shifted_in_training_alone_all_of_an_example_by_one_number(
-    make: Callable[[], Aligned],
-) -> None:
+def test_places_are_shifted_in_training_alone_by_one_number(make: Callable[[], Aligned]) -> None:
     part = make()
     plain = rows_of(part, added(part, PLACES, training=False, seed=1))
     first = plain - PLACES * (PLACES > 0)  # the row before that of place 1
@@ -278,9 +276,7 @@ def test_examples_of_a_batch_begin_at_positions_drawn_evenly_and_apart() -> None
 
 
 @EACH
-def test_every_length_that_is_not_called_undefined_has_a_row_for_each_token(
-    make: Callable[[], Aligned],
-) -> None:
+def test_every_defined_length_has_a_row_for_each_token(make: Callable[[], Aligned]) -> None:
     part = make()
     n = 39 if isinstance(part, Abacus) else 16  # rows - 1, 2.5 T - T/2
     assert part.unsupported_reason(n) is None

@@ -12,16 +12,7 @@ from typing import Any
 import pytest
 import torch
 from repository import published
-from small import (
-    bare_call,
-    close,
-    det,
-    dims,
-    imported,
-    layer_of,
-    rotated,
-    some_qkv,
-)
+from small import bare_call, close, det, dims, imported, layer_of, rotated, some_qkv
 from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated
@@ -255,9 +246,7 @@ def test_a_fixed_factor_is_that_of_every_length() -> None:
 
 
 @pytest.mark.parametrize("factor", [4.0, None])
-def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(
-    factor: float | None,
-) -> None:
+def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(factor: float | None) -> None:
     """As original_max_position_embeddings of HF transformers."""
     longer, original = dims(64, train_length=2048), {"original_max_position_embeddings": 512}
     later = [*every_scaling(factor, longer, **original), DynamicNtk(longer, factor=4.0, **original)]

@@ -3,10 +3,11 @@
 import contextlib
 import io
 import os
+import resource
 import subprocess
 import sys
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -38,9 +39,10 @@ class Ran(NamedTuple):
         return last.removeprefix("error: ")
 
 
-def here(*words: str) -> Ran:
+def here(*words: str, encoding: str = "utf-8") -> Ran:
     """Runs a command in this process, which has imported torch already."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    streams, code = (io.BytesIO(), io.BytesIO()), 0
+    out, err = (io.TextIOWrapper(stream, encoding, newline="") for stream in streams)
     with (
         mock.patch.object(sys, "argv", ["lengthgen", *words]),
         contextlib.redirect_stdout(out),
@@ -53,7 +55,9 @@ def here(*words: str) -> Ran:
         except Exception:
             code = 1
             traceback.print_exc()
-    return Ran(code, out.getvalue(), err.getvalue())
+    for stream in (out, err):
+        stream.flush()
+    return Ran(code, *(stream.getvalue().decode(encoding) for stream in streams))
 
 
 class Shell:
@@ -76,17 +80,13 @@ class Shell:
 
 
 def begin(
-    *words: str | Path,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    stderr: Any = subprocess.PIPE,
+    *words: str | Path, cwd: Path | None = None, stderr: Any = subprocess.PIPE
 ) -> subprocess.Popen[str]:
     """Starts `python WORDS` in a session of its own, one thread per process."""
-    given = {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
         cwd=cwd,
-        env={**(os.environ if env is None else env), **given},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -106,13 +106,9 @@ def ended(process: subprocess.Popen[str]) -> Ran:
     return Ran(process.returncode, out, err)
 
 
-def run(
-    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(*words: str | Path, cwd: Path | None = None) -> Ran:
     """Returns how `python WORDS` ended."""
-    process = begin(*words, cwd=cwd, env=env)
-    code, out, err = ended(process)
-    return subprocess.CompletedProcess(process.args, code, out, err)
+    return ended(begin(*words, cwd=cwd))
 
 
 def train_words(root: Path, *more: str) -> list[str]:
@@ -158,10 +154,6 @@ class Disk(NamedTuple):
         """Gives the room back that fill() took."""
         (self.folder / "filler").unlink(missing_ok=True)
 
-    def refuse_writing(self) -> None:
-        """Makes the file system read-only; permissions would not stop root."""
-        subprocess.run(["mount", "-o", "remount,ro", self.folder], check=True)
-
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, n_bytes: int) -> Generator[Disk]:
@@ -177,3 +169,14 @@ def small_disk(folder: Path, *, n_bytes: int) -> Generator[Disk]:
     finally:
         # Lazily, since a token cache may still be mapped into this process.
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+@contextlib.contextmanager
+def files_limited_to(n_bytes: int) -> Generator[None]:
+    """Lets no file of this process grow further: like a full disk, it takes a part of a write."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

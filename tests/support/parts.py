@@ -35,8 +35,3 @@ class OwnScores(Part):
 class OwnWeights(Part):
     def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return super().weights(s_BHQS, c)
-
-
-class OwnValues(Part):
-    def values(self, w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        return super().values(w_BHQS, v_BHSK, c)

@@ -3,17 +3,19 @@
 import importlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, ModelDims, from_overrides
+from lengthgen.errors import UserError
 from lengthgen.model.build import create, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import validate
@@ -37,6 +39,9 @@ SMALL_TASK = [
     *("task=copy", "task.length=3", "task.longest=6", "task.examples=300"),
     *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
 ]
+# What a search and the tuning of rates take: they measure at T alone.
+MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.reach", "eval.ref"))]
+CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "experiment=")
 VOCAB = 50
 
 
@@ -47,15 +52,26 @@ def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
 
 
 def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
-    """Returns a configuration of a model that trains in a second."""
-    read = ("train.tuned=", "train.init_from=")
-    of_files = any(word.startswith(read) for word in overrides) or plugins
-    return (_built.__wrapped__ if of_files else _built)(*overrides, plugins=tuple(plugins))
+    """Returns a configuration of a model that trains in a second.
+
+    Hydra composes what is chosen, once; changed values are then quick.
+    """
+    chosen = tuple(w for w in overrides if w.startswith(CHOICES))
+    values = [w for w in overrides if w not in chosen]
+    base = _composed(*chosen)
+    if not values:
+        return base
+    return validate(from_overrides(values, config_dir=None, plugins=plugins, base=base))
 
 
-@lru_cache(maxsize=1024)
-def _built(*overrides: str, plugins: Sequence[Path]) -> Config:
-    return validate(from_overrides([*SMALL, *overrides], config_dir=None, plugins=plugins))
+@cache
+def _composed(*chosen: str) -> Config:
+    return valid([*SMALL, *chosen])
+
+
+def valid(words: Sequence[str]) -> Config:
+    """Returns the configuration of a command line, checked as before training."""
+    return validate(from_overrides(words, config_dir=None, plugins=[]))
 
 
 def every_scheme() -> list[tuple[str, str | None]]:
@@ -154,6 +170,15 @@ def rotated(layer: LayerHooks, q: Tensor, k: Tensor, c: AttentionContext) -> tup
     for part in layer.qk:
         q, k = part.qk(q, k, c)
     return q, k
+
+
+def refusal(refused: Callable[..., object], *arguments: Any, **named: Any) -> str:
+    """Returns the one line with which a call is refused."""
+    with pytest.raises(UserError) as caught:
+        refused(*arguments, **named)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
 
 
 def close(got: Tensor, want: Tensor, *, atol: float) -> None:

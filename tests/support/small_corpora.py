@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from numpy.typing import NDArray
 from small import VOCAB
 
@@ -15,7 +14,6 @@ from lengthgen.config import schema
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.sources import Document
-from lengthgen.errors import UserError
 
 TEXTS = {
     "plain.txt": "the cat sat on the mat, and the mat was flat\n" * 30,
@@ -61,12 +59,6 @@ def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
 
 def names(documents: list[Document]) -> list[str]:
     return [document.name for document in documents]
-
-
-def error_of(corpus: schema.Corpus) -> str:
-    with pytest.raises(UserError) as caught:
-        read_all(corpus)
-    return str(caught.value)
 
 
 def write(folder: Path, contents: Mapping[str, str | bytes | dict[str, list[object]]]) -> Path:

@@ -1,6 +1,5 @@
 """What runs leave behind, and the processes that they are."""
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from lengthgen.data.windows import TrainingWindows
 from lengthgen.files import read_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints
-from lengthgen.runs.distributed import Ranks
+from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 from lengthgen.training.step import State, batch_of, check_finite, launch_step, loss_of
 
-ALONE = Ranks(rank=0, world_size=1, local_rank=0)
 QUIET = Progress(is_main=False)
 CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds")  # what no two runs have in common
 
@@ -55,11 +53,6 @@ def descendants(pid: int) -> list[int]:
     command = ["ps", "-o", "pid=", "--ppid", str(pid)]
     children = map(int, subprocess.run(command, capture_output=True, text=True).stdout.split())
     return [each for child in children for each in (child, *descendants(child))]
-
-
-def one_thread_each() -> dict[str, str]:
-    """Returns the environment of a program whose processes have one thread each."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def take_steps(

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 from commands import Shell
 from repository import PYTHONPATH
-from small import SMALL, smaller
+from small import MEASURED_AT_T, smaller
 
 from lengthgen.config import compose
 from lengthgen.sweep import tuning
 from lengthgen.sweep.grid import Point, PointState
 from lengthgen.sweep.search import search
 
-SET_BY_SEARCH = ("eval.lengths", "eval.reach", "eval.reference_variants")
-WORDS = [word for word in SMALL if not word.startswith(SET_BY_SEARCH)]
 SPACE = ["train.lr=tag(log,interval(1e-4,1e-1))", "model.n_heads=2,4", "seed=int(interval(1,3))"]
 
 
@@ -57,7 +55,7 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
     monkeypatch.setattr(tuning, "loss_at_t", _loss)
     given: dict[str, Any] = {"jobs": 2, "config_dir": None, "plugins": []}
     first, longer = Runs(), Runs()
-    words = smaller(*SPACE, f"runtime.root={tmp_path}", usual=WORDS)
+    words = smaller(*SPACE, f"runtime.root={tmp_path}", usual=MEASURED_AT_T)
     trials = search(words, 6, run=first, **given)
     assert len(trials) == 6
     assert {_heads(t.point) for t in trials if t.loss == math.inf} == {2}
@@ -76,7 +74,7 @@ def test_a_search_trains_and_prints_the_best_point_first_and_repeats_none(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     asked = ["corpus.documents=80", "train.lr=1e-5,1e-2", "--search", "2", "--jobs", "2"]
-    words = ["sweep", *smaller(*asked, usual=WORDS)]
+    words = ["sweep", *smaller(*asked, usual=MEASURED_AT_T)]
     ran = shell.run(*words)
     assert ran.code == 0, ran.err
     head, *rows = [line.split("\t") for line in ran.out.splitlines()]
@@ -87,15 +85,3 @@ def test_a_search_trains_and_prints_the_best_point_first_and_repeats_none(
     logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
     assert shell.run(*words).out == ran.out
     assert {path: path.stat().st_mtime_ns for path in logs} == logs
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--search", "2"], "--search: no key has several values; give"),
-        (["seed=1,2", "--search", "2", "--slurm", "time=5"], "--search: each point depends on"),
-        (["seed=1,2", "eval.reach=8", "--search", "2"], "eval.reach=8: a choice by the loss at T"),
-    ],
-)
-def test_what_cannot_be_searched_is_one_line(shell: Shell, words: list[str], said: str) -> None:
-    assert shell.refused("sweep", *smaller(*words, usual=WORDS)).startswith(said)

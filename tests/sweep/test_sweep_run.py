@@ -57,9 +57,7 @@ def files(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_point_that_fails_stops_no_other_and_the_same_command_repeats_it_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_point_that_fails_stops_no_other_and_is_repeated_alone(tmp_path: Path) -> None:
     (tmp_path / "hasty.py").write_text(PART)
     words = ["scheme=nope", "+scheme.parts.hasty.mode=good,diverges,raises,is_killed"]
     words += ["--plugin", "hasty.py", "--jobs", "2"]
@@ -78,9 +76,7 @@ def test_a_point_that_fails_stops_no_other_and_the_same_command_repeats_it_alone
     assert {**files(good), **files(diverged)} == before
 
 
-def test_a_dry_run_lists_the_points_and_the_seconds_of_a_step_and_trains_none(
-    tmp_path: Path,
-) -> None:
+def test_a_dry_run_lists_points_and_seconds_of_a_step_and_trains_none(tmp_path: Path) -> None:
     ran = sweep("scheme=rope", "seed=1,2", "--jobs", "2", "--dry-run")
     assert (ran.code, column(ran, "state")) == (0, ["new", "new"])
     assert ran.err.splitlines()[-1].startswith("seed=1: ")
@@ -89,9 +85,7 @@ def test_a_dry_run_lists_the_points_and_the_seconds_of_a_step_and_trains_none(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_run_with_a_checkpoint_and_the_same_command_ends_with_its_bits(
-    tmp_path: Path,
-) -> None:
+def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(tmp_path: Path) -> None:
     words = ["scheme=rope", "seed=1,2", LONG, "--jobs", "1"]
     known, started = descendants(os.getpid()), list[int]()
 

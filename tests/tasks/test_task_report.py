@@ -102,9 +102,7 @@ def test_seeds_have_equal_weight_and_a_length_that_one_lacks_has_no_value() -> N
         ({2: 0, 4: 20, 8: 20}, "< 2"),
     ],
 )
-def test_the_half_length_is_the_last_before_less_than_half_are_right(
-    right: dict[int, int], half: str
-) -> None:
+def test_half_of_the_answers_are_right_to_the_half_length(right: dict[int, int], half: str) -> None:
     one = by_series(*(answered(*shares(n), length=length) for length, n in right.items()))["rope"]
     assert one.half_length == half
 

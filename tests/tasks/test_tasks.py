@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from small import refusal, valid
 
 from lengthgen.config import compose
-from lengthgen.config.schema import TaskSpec, from_overrides
+from lengthgen.config.schema import TaskSpec
 from lengthgen.data.sources import Document
-from lengthgen.errors import UserError
-from lengthgen.pipeline import validate
 from lengthgen.tasks import END, Task, build, registry
 from lengthgen.tasks.objective import commonest
 from lengthgen.tasks.scratchpad import Step, format_steps
@@ -25,18 +24,10 @@ TASKS = [name for name in compose.choices("task", config_dir=None) if name not i
 PAD = "_scratchpad"
 
 
-def addition(prompt: str, *, output_first: str, operands_first: str) -> str:
-    """Adds digit by digit; `highest` or `lowest` says which digit a number begins with."""
-    a, b = (list(map(int, one)) for one in prompt[:-1].split("+"))
-    if operands_first == "highest":
-        a, b = a[::-1], b[::-1]
-    width = max(len(a), len(b))
-    digits, carry = "", 0
-    for i in range(width):
-        column = carry + sum(number[i] for number in (a, b) if i < len(number))
-        digits, carry = digits + str(column % 10), column // 10
-    digits += "1" * carry
-    return digits if output_first == "lowest" else digits[::-1]
+def addition(prompt: str, *, operands: int = 1, output: int = 1) -> str:
+    """Adds numbers that begin with their highest digit, 1, or their lowest, -1."""
+    a, b = (int(number[::operands]) for number in prompt.replace("_", "")[:-1].split("+"))
+    return str(a + b)[::output]
 
 
 def padded(prompt: str) -> str:
@@ -70,8 +61,7 @@ def polynomial(prompt: str) -> str:
 
 def multiplication(prompt: str) -> str:
     a, b = prompt[:-1].split("*")
-    rows = [int(a) * int(digit) * 10**i for i, digit in enumerate(reversed(b))]
-    return str(sum(rows))[::-1]
+    return str(int(a) * int(b))[::-1]
 
 
 def bitwise_or(prompt: str) -> str:
@@ -196,14 +186,12 @@ def pcfg(prompt: str) -> str:
 
 
 ANSWERS: dict[str, Callable[[str], str]] = {
-    "addition": lambda p: addition(p, output_first="highest", operands_first="highest"),
+    "addition": addition,
     "addition_hints": hinted,
     "addition_padded": padded,
-    "addition_reversed": lambda p: addition(p, output_first="lowest", operands_first="highest"),
-    "addition_reversed_all": lambda p: addition(p, output_first="lowest", operands_first="lowest"),
-    "addition_spaces": lambda p: addition(
-        p.replace("_", ""), output_first="lowest", operands_first="lowest"
-    ),
+    "addition_reversed": lambda p: addition(p, output=-1),
+    "addition_reversed_all": lambda p: addition(p, operands=-1, output=-1),
+    "addition_spaces": lambda p: addition(p, operands=-1, output=-1),
     "bitwise_or": bitwise_or,
     "copy": lambda p: p[:-1],
     "copy_2x": lambda p: p[:-1] + p[:-1],
@@ -234,17 +222,16 @@ ANSWERS: dict[str, Callable[[str], str]] = {
 }  # second implementations; a new task can do without
 
 
+ADDITIONS = [name for name in ANSWERS if name.startswith("addition")]
+
+
 def longer(prompt: str, sign: str) -> int:
     return max(len(part) for part in prompt[:-1].split(sign))
 
 
 LENGTHS: dict[str, Callable[[str], int]] = {
-    "addition": lambda p: longer(p, "+"),
+    **{name: lambda p: longer(p, "+") for name in ADDITIONS},
     "addition_hints": lambda p: longer(p, "+") // 2,
-    "addition_padded": lambda p: longer(p, "+"),
-    "addition_reversed": lambda p: longer(p, "+"),
-    "addition_reversed_all": lambda p: longer(p, "+"),
-    "addition_spaces": lambda p: longer(p, "+"),
     "bitwise_or": lambda p: longer(p, "|"),
     "copy_replace": lambda p: p.index(">"),
     "flip_flop": lambda p: p.count("w") + p.count("i") + p.count("r") - 1,
@@ -321,9 +308,10 @@ def test_an_example_is_what_its_rule_says_and_a_function_of_its_random_alone(nam
     assert max(alphabet) < "\x7f"
     assert END not in alphabet
     for length in range(1, spec_of(name).longest + 1):
-        for seed in range(15):
+        for seed in range(15 if length <= 20 else 3):
             example = rule.example(length, Random(f"{seed} {length}"))
-            assert rule_of(name).example(length, Random(f"{seed} {length}")) == example
+            if seed == 0:
+                assert rule_of(name).example(length, Random(f"0 {length}")) == example
             assert set(example.prompt + example.answer) <= alphabet
             assert example.prompt.endswith(rule.prompt_end)
             assert count(example.prompt) == length
@@ -342,9 +330,7 @@ def test_the_example_in_a_yamls_comment_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_training_has_lengths_to_l_in_windows_of_their_longest_and_tests_have_all(
-    name: str,
-) -> None:
+def test_training_has_lengths_to_l_in_windows_that_hold_them_and_tests_all(name: str) -> None:
     task, (train, tests), sizes = spec_of(name), splits(name), written(name)["train"]
     rule, random = rule_of(name), Random(3)
     at_most = [rule.example(task.length, random) for _ in range(1000)]
@@ -387,9 +373,7 @@ def test_who_knows_the_commonest_answer_is_right_as_often_as_is_said(name: str) 
         ("sort", 1, "gS=gS:S=S;S|g&g:g=g;Sg|#Sg"),
     ],
 )
-def test_a_scratchpad_writes_its_steps_and_changes_neither_prompt_nor_result(
-    name: str, seed: int, text: str
-) -> None:
+def test_a_scratchpad_writes_its_steps_and_no_result(name: str, seed: int, text: str) -> None:
     plain, rule = rule_of(name + PAD, scratchpad=""), rule_of(name + PAD, scratchpad="ICOVR")
     assert "".join(rule.example(3 if name in ("lego", "polynomial") else 2, Random(seed))) == text
     for length in range(1, 20):
@@ -448,7 +432,7 @@ def test_random_spaces_are_in_training_alone_and_change_no_sum() -> None:
         ("passkey", {"key_digits": 7}, 7),
     ],
 )
-def test_an_argument_decides_how_much_is_answered(
+def test_arguments_decide_how_much_is_answered(
     name: str, arguments: dict[str, int], answered: int
 ) -> None:
     assert len(rule_of(name, **arguments).example(9, Random(0)).answer) == answered
@@ -473,9 +457,7 @@ def test_an_argument_decides_how_much_is_answered(
 )
 def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -> None:
     key, value = word.split("=")
-    with pytest.raises(UserError) as caught:
-        rule_of(name, **{key: yaml.safe_load(value)})
-    assert str(caught.value) == f"task.arguments{said}"
+    assert refusal(rule_of, name, **{key: yaml.safe_load(value)}) == f"task.arguments{said}"
 
 
 @pytest.mark.parametrize(
@@ -500,7 +482,4 @@ def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -
 )
 def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
     asked = words.split() if "task=" in words else ["task=copy", *words.split()]
-    with pytest.raises(UserError) as caught:
-        validate(from_overrides(asked, config_dir=None, plugins=[]))
-    assert str(caught.value).startswith(said)
-    assert "\n" not in str(caught.value)
+    assert refusal(valid, asked).startswith(said)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from commands import Shell, begin, here
 from repository import PYTHONPATH, ROOT
 from small import SMALL
@@ -189,9 +189,7 @@ def stored_offline(run_dir: Path) -> list[int]:
     return [row["train/step"] for row in rows if "train/step" in row]
 
 
-def test_after_a_kill_the_offline_run_has_every_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     words = ["train", *WORDS, "train.tokens=10240", "train.checkpoint_every=50"]
     process = begin("-m", "lengthgen", *words)
@@ -258,16 +256,5 @@ def test_tensorboard_has_each_row_by_its_step_and_the_curve_by_its_length(traine
 
 
 def test_the_panel_of_the_documentation_is_of_columns_of_the_table() -> None:
-    spec = yaml.safe_load((ROOT / "docs/wandb-curves.json").read_text())
-    named = set(map(str, _fields(spec)))
+    named = set(re.findall(r'"field": "(.*?)"', (ROOT / "docs/wandb-curves.json").read_text()))
     assert named == {f"${{field:{name}}}" for name in ("length", "loss", "low", "high", "series")}
-
-
-def _fields(spec: Any) -> list[str]:
-    """Returns what every "field" of a Vega-Lite specification names."""
-    if isinstance(spec, list):
-        return [name for part in spec for name in _fields(part)]
-    if not isinstance(spec, dict):
-        return []
-    own = [spec["field"]] if isinstance(spec.get("field"), str) else []
-    return own + [name for part in spec.values() for name in _fields(part)]

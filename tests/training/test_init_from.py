@@ -46,9 +46,7 @@ def begun(config: Config) -> tuple[dict[str, torch.Tensor], list[str]]:
 
 
 @pytest.mark.parametrize("more", [(), ("train.length=64", "train.lr=1e-3", "seed=7")])
-def test_the_same_scheme_begins_with_all_weights_of_the_run(
-    base: Path, more: tuple[str, ...]
-) -> None:
+def test_the_same_scheme_begins_with_all_weights(base: Path, more: tuple[str, ...]) -> None:
     weights, _ = begun(config_of(base, "scheme=t5", *more))
     torch.testing.assert_close(weights, weights_of(base), rtol=0, atol=0)
 
@@ -64,9 +62,7 @@ def test_another_scheme_begins_with_the_network_alone(base: Path) -> None:
     assert any("not used: scheme.parts.t5" in line for line in said)
 
 
-def test_training_goes_on_from_the_loss_that_was_reached_and_needs_the_base_no_more(
-    own: Path,
-) -> None:
+def test_training_goes_on_from_the_loss_reached_and_needs_the_base_no_more(own: Path) -> None:
     losses = [row["train/loss"] for row in rows_of(own / "train.jsonl")]
     config = config_of(own, "scheme=t5", "train.lr=1e-6", "train.length=32")
     run_dir = pipeline.train(config)
@@ -77,9 +73,7 @@ def test_training_goes_on_from_the_loss_that_was_reached_and_needs_the_base_no_m
     assert config.run_id == run_dir.name
 
 
-def test_a_run_is_named_by_the_weights_it_began_with_not_by_their_place(
-    base: Path, own: Path
-) -> None:
+def test_a_run_is_named_by_its_first_weights_not_by_their_place(base: Path, own: Path) -> None:
     here, moved = (config_of(path, "scheme=t5") for path in (base, own))
     assert here.run_id == moved.run_id != small_config("scheme=t5").run_id
     root = f"runtime.root={base.parent}"

@@ -12,9 +12,7 @@ from lengthgen.training.optim import lr_at, optimizers_of, set_rates
 
 @pytest.mark.parametrize("scheme", ["rope", "learned_absolute"])
 @pytest.mark.parametrize("decay", [0.1, 0])
-def test_only_matrices_of_the_network_decay_and_no_parameter_is_left_out(
-    scheme: str, decay: float
-) -> None:
+def test_only_matrices_of_the_network_decay_and_none_is_left_out(scheme: str, decay: float) -> None:
     config = small_config(f"scheme={scheme}", f"train.weight_decay={decay}")
     model = create(config, vocab_size=VOCAB)
     decay_of = {
@@ -70,9 +68,7 @@ def test_a_convolution_beside_a_bias_learns_at_the_networks_rate() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["t5", "kerple", "fire"])
-def test_adams_first_step_moves_a_schemes_parameters_by_the_rate_times_the_ratio(
-    scheme: str,
-) -> None:
+def test_adams_first_step_moves_a_schemes_parameters_by_rate_times_ratio(scheme: str) -> None:
     moved: dict[float, dict[str, Tensor]] = {}
     for ratio in (1.0, 16.0):
         config = small_config(f"scheme={scheme}", f"train.scheme_lr_ratio={ratio}")

@@ -18,10 +18,10 @@ from small import SMALL, close, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from trained import (
+    ALONE,
     QUIET,
     assert_same_bits,
     newest_checkpoint,
-    one_thread_each,
     rows_of,
     take_steps,
     weights_of,
@@ -35,25 +35,14 @@ from lengthgen.errors import Diverged, UserError
 from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import create
 from lengthgen.model.dropout import seed_dropout
-from lengthgen.runs.distributed import ALONE, Ranks
+from lengthgen.runs.distributed import Ranks
 from lengthgen.training import trainer
 from lengthgen.training.optim import set_rates
-from lengthgen.training.step import (
-    State,
-    batch_of,
-    check_finite,
-    fresh_state,
-    launch_step,
-    loss_of,
-)
+from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 CPU = torch.device("cpu")
 STEPS = 120  # a kill comes before the last one, on a loaded machine too
-LONG = [
-    f"train.tokens={STEPS * 128}",
-    "train.checkpoint_every=7",
-    "runtime.log_every=4",
-]
+LONG = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "runtime.log_every=4"]
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +58,7 @@ def words(root: Path, cache: Path, *more: str) -> list[str]:
 def begin(root: Path, cache: Path, *more: str) -> subprocess.Popen[str]:
     """Starts `lengthgen train` as a user would, one thread per process."""
     command = ["-m", "lengthgen", *words(root, cache, *more)]
-    return commands.begin(*command, env=one_thread_each(), stderr=subprocess.STDOUT)
+    return commands.begin(*command, stderr=subprocess.STDOUT)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -138,9 +127,7 @@ def test_two_processes_agree_with_themselves_after_a_kill(tmp_path: Path, cache:
 
 
 @pytest.mark.slow
-def test_a_signal_ends_a_run_with_a_checkpoint_and_the_same_command_continues(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, cache: Path) -> None:
     process = begin(tmp_path, cache)
     wait_for_step(3, process, tmp_path)
     process.send_signal(signal.SIGUSR2)
@@ -158,9 +145,7 @@ def in_process(root: Path, cache: Path, *more: str) -> Path:
 
 
 @pytest.mark.slow
-def test_a_finished_run_computes_nothing_again_but_what_was_lost(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_a_finished_run_computes_what_was_lost_alone(tmp_path: Path, cache: Path) -> None:
     run_dir = in_process(tmp_path, cache)
     before = {path: path.stat().st_mtime_ns for path in run_dir.glob("*.jsonl")}
     assert in_process(tmp_path, cache) == run_dir
@@ -196,9 +181,7 @@ def test_dropout_drops_its_share_in_training_alone(cache: Path) -> None:
     assert torch.equal(model.eval().embedding_dropout(x_BTD), x_BTD)
 
 
-def test_validation_changes_nothing_but_its_own_numbers_which_a_resumed_run_has_too(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_validation_changes_nothing_and_resumed_runs_have_it(tmp_path: Path, cache: Path) -> None:
     config = small_config("train.val_every=3", f"runtime.root={tmp_path}", f"runtime.cache={cache}")
     run_dir, plain = pipeline.train(config), in_process(tmp_path / "plain", cache)
     assert run_dir.name == plain.name
@@ -234,15 +217,13 @@ def state_of(config: Config) -> State:
 
 
 @pytest.mark.parametrize("words", [(), ("model.dropout=0.3",)])
-def test_micro_batches_add_up_to_the_whole_batch(
+def test_micro_batches_add_up_to_a_batch(
     stepping: tuple[Config, Any], words: tuple[str, ...]
 ) -> None:
-    config, windows = small_config(*words), stepping[1]
     ends: list[dict[str, Tensor]] = []
     for micro_batch in (3, 8):
-        runtime = config.runtime.model_copy(update={"micro_batch": micro_batch})
-        state = state_of(config.model_copy(update={"runtime": runtime}))
-        take_steps(state, windows)
+        state = state_of(small_config(*words, f"runtime.micro_batch={micro_batch}"))
+        take_steps(state, stepping[1])
         ends.append(state.model.state_dict())
     for name, weight in ends[0].items():
         close(ends[1][name], weight, atol=2e-6)
@@ -298,9 +279,7 @@ def test_a_step_that_is_not_finite_and_those_after_it_change_nothing(
     assert state.step == step
 
 
-def test_steps_that_are_checked_later_are_those_checked_one_by_one(
-    stepping: tuple[Config, Any],
-) -> None:
+def test_steps_checked_later_are_those_checked_one_by_one(stepping: tuple[Config, Any]) -> None:
     config, windows = stepping
     launched, checked = state_of(config), state_of(config)
     nats = 0.0
@@ -335,19 +314,15 @@ def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: 
         check_finite(state, ALONE)
 
 
-def test_every_micro_batch_of_a_step_has_one_draw_and_every_step_another(
-    stepping: tuple[Config, Any],
-) -> None:
-    config, windows = stepping
-    runtime = config.runtime.model_copy(update={"micro_batch": 2})
-    state = state_of(config.model_copy(update={"runtime": runtime}))
+def test_all_micro_batches_of_a_step_have_one_draw(stepping: tuple[Config, Any]) -> None:
+    state = state_of(small_config("runtime.micro_batch=2"))
     draws: list[float] = []
 
     def draw(model: torch.nn.Module, given: object, named: dict[str, Any]) -> None:
         draws.append(float(torch.rand((), generator=named["generator"])))
 
     with state.model.register_forward_pre_hook(draw, with_kwargs=True):
-        take_steps(state, windows, n=2)
+        take_steps(state, stepping[1], n=2)
     assert len(draws) == 8
     assert len(set(draws[:4])) == len(set(draws[4:])) == 1
     assert draws[0] != draws[-1]
@@ -361,11 +336,8 @@ def test_fewer_windows_than_processes_are_refused(tmp_path: Path, cache: Path) -
         trainer.train(config, corpus, model, CPU, ranks=three, show=QUIET, log=print)
 
 
-def test_a_step_is_one_clipped_update_of_adamw_at_the_steps_rate(
-    stepping: tuple[Config, Any],
-) -> None:
-    config, windows = stepping
-    config = config.model_copy(update={"train": config.train.model_copy(update={"clip": 1e-3})})
+def test_a_step_is_one_clipped_update_of_adamw_at_its_rate(stepping: tuple[Config, Any]) -> None:
+    config, windows = small_config("train.clip=1e-3"), stepping[1]
     state, by_hand = state_of(config), state_of(config)
     [sum_nats] = take_steps(state, windows)
     batch = train_batch(windows, seed=config.seed, step=0, batch=config.train.batch)
