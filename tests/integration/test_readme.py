@@ -77,6 +77,7 @@ SMALLER = {  # than the pages say: two processes, points that are done or one sc
     "512,2048,16000": "16,48",
     "512,2048": "16,32",
     "sinusoidal,rope,t5,alibi --dry-run": "rope --dry-run",
+    "sweep seed=1,2 --slurm": "sweep seed=1 --slurm",
     "--slurm": "--dry-run --slurm",  # without a Slurm
     " train.tokens=1000000 --dry-run": " --dry-run",
     "--search 20": "--search 1",
@@ -159,13 +160,6 @@ def test_commands_that_need_the_network_compose() -> None:
     assert len(lines) >= 2
     for line in lines:
         validate(from_plain(compose(shlex.split(line)[2:], config_dir=None)))
-
-
-def test_the_mistake_that_the_readme_shows_gives_the_error_it_shows(tmp_path: Path) -> None:
-    shown = re.search(r"^\$ lengthgen (.*)\n(error: .*)$", README, re.MULTILINE)
-    assert shown is not None
-    ran = here(*shlex.split(shown[1]), f"runtime.root={tmp_path}")
-    assert f"error: {ran.error}" == shown[2]
 
 
 def names(page: str, heading: str) -> list[str]:
