@@ -113,7 +113,8 @@ def length_axis(
 def log_axis(axes: Axes) -> None:
     """Makes y a log axis with round ticks within its limits, written in full."""
     low, high = axes.get_ylim()
-    digits = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 8 else (1, 3) if high / low < 3e4 else (1,)
+    ratios = {8: (1, 1.5, 2, 3, 4, 5, 7), 60: (1, 1.5, 2, 3, 5), 3e4: (1, 3), math.inf: (1,)}
+    digits = next(digits for ratio, digits in ratios.items() if high / low < ratio)
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
