@@ -46,11 +46,12 @@ def train(
     """
     words = [*map(str, overrides), *compose.overrides_of(values)]
     folder = None if config_dir is None else Path(config_dir)
-    changed = None
-    if base is not None:
-        changed = pipeline.config_of(directory.find(str(base), compose.root_of({})), {})
-    files = _paths(plugins)
-    config = schema.from_overrides(words, config_dir=folder, plugins=files, base=changed)
+    given: dict[str, Any] = {"config_dir": folder, "plugins": _paths(plugins)}
+    if base is None:
+        config = schema.from_overrides(words, **given)
+    else:
+        run_dir = directory.find(str(base), compose.root_of({}))
+        config = schema.changed(pipeline.config_of(run_dir, {}), words, **given)
     return pipeline.train(pipeline.validate(config))
 
 

@@ -106,8 +106,7 @@ def configs_of(
     plugin_files.give(plugins)
     configs = [config_of(run_dir, changes, config_dir=config_dir) for run_dir in run_dirs]
     for config, run_dir in zip(configs, run_dirs, strict=True):
-        for digest in config.plugins:
-            plugin_files.given(digest, kept=run_dir / f"plugins/{digest}.py")
+        plugin_files.of_run(config.plugins, run_dir)
         check(config)
     return configs
 
@@ -175,7 +174,6 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         try_out(model, config)
     is_done = trained and status.read_status(run_dir, run=config.run_id).state == "done"
     with ExitStack() as stack:
-        views: list[tracking.Tracker | tracking.TensorBoard] = []
         if ranks.is_main:
             stack.enter_context(status.run_lock(run_dir, "train"))
             ids = {"run": config.run_id, "evaluation_id": config.evaluation_id}
@@ -187,9 +185,9 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         stack.enter_context(ranks.together())
         ranks.barrier()
         # track push shows a run again; an agent of a W&B sweep waits for it
-        if ranks.is_main and (not is_done or "WANDB_SWEEP_ID" in os.environ):
-            for view in tracking.views(config, run_dir, say=show.say):
-                views.append(stack.enter_context(view))
+        is_shown = ranks.is_main and (not is_done or "WANDB_SWEEP_ID" in os.environ)
+        shown = tracking.views(config, run_dir, say=show.say) if is_shown else []
+        views = [stack.enter_context(view) for view in shown]
         if model is not None:
             validate = validator(config, corpus, ranks=ranks)
 

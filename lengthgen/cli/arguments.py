@@ -1,7 +1,7 @@
 """The arguments and options that commands share, how they complete, and the runs they name."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,11 +81,6 @@ def _before(ctx: typer.Context) -> list[str]:
     return ctx.params.get("overrides") or ctx.params.get("arguments") or []
 
 
-def run_argument(metavar: str, help: str) -> Any:
-    """Returns the positional argument of a command on runs."""
-    return typer.Argument(metavar=metavar, help=help, autocompletion=complete_runs)
-
-
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
@@ -96,18 +91,24 @@ Overrides = Annotated[
 ]
 Runs = Annotated[
     list[str] | None,
-    run_argument(
-        "[RUN ...] [KEY=VALUE ...]",
-        "Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
+    typer.Argument(
+        metavar="[RUN ...] [KEY=VALUE ...]",
+        help="Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
+        autocompletion=complete_runs,
+    ),
+]
+Variants = Annotated[
+    str | None,
+    typer.Option(
+        metavar="V",
+        help="Training-free variant, a+b merges two; several for eval: V,V.",
+        autocompletion=one_of(known_variants),
     ),
 ]
 ConfigDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")]
 Plugin = Annotated[
     list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Python file with custom parts, or of a run; it runs in this command.",
-    ),
+    typer.Option(metavar="FILE", help="Python file with custom parts, or of a run: it is run."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
@@ -118,21 +119,21 @@ def names_and_overrides(arguments: Sequence[str] | None) -> tuple[list[str], lis
     return [word for word in arguments or [] if word not in overrides], overrides
 
 
-def split(
-    arguments: Sequence[str] | None, *, sections: tuple[str, ...]
-) -> tuple[list[str], dict[str, Any]]:
-    """Returns the RUNs, and the values of the KEY=VALUEs by key.
+def chosen_runs(
+    arguments: Sequence[str] | None, *sections: str
+) -> tuple[list[Path], dict[str, Any]]:
+    """Returns the directories of the RUNs, and the values of the KEY=VALUEs by key.
 
-    Raises UserError for a key outside the sections, or unknown within them.
+    Of no RUN, the newest. Raises UserError for a key outside the sections, or unknown in them.
     """
-    names, overrides = names_and_overrides(arguments)
-    if not overrides:
-        return names, {}
     from lengthgen.config import compose
+    from lengthgen.runs import directory
 
+    names, overrides = names_and_overrides(arguments)
     changes = compose.values(overrides)
     compose.check_changes(changes, sections)
-    return names, changes
+    root = compose.root_of(changes)
+    return [directory.find(name, root) for name in names] or [directory.newest(root)], changes
 
 
 def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[str]]:
@@ -141,18 +142,9 @@ def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[st
 
     names, overrides = names_and_overrides(arguments)
     conditions = [word for word in overrides if not word.startswith("runtime.")]
-    runtime = [word for word in overrides if word not in conditions]
-    _, changes = split(runtime, sections=("runtime",))
+    changes = compose.values([word for word in overrides if word not in conditions])
+    compose.check_changes(changes, ["runtime"])
     return names, compose.root_of(changes), conditions
-
-
-def find_runs(names: Sequence[str], changes: Mapping[str, Any]) -> list[Path]:
-    """Returns the directories of the RUNs, that of the newest run if none is named."""
-    from lengthgen.config import compose
-    from lengthgen.runs import directory
-
-    root = compose.root_of(changes)
-    return [directory.find(name, root) for name in names] or [directory.newest(root)]
 
 
 def words_of(text: str | None) -> list[str]:

@@ -4,16 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import (
-    ConfigDir,
-    Plugin,
-    Runs,
-    find_runs,
-    known_variants,
-    one_of,
-    split,
-    words_of,
-)
+from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, Variants, chosen_runs, one_of, words_of
 from lengthgen.cli.console import echo
 
 # As evaluation.protocols has them, which imports torch: Tab is to answer at once.
@@ -37,21 +28,12 @@ def evaluate_runs(
     protocols: Annotated[
         str | None,
         typer.Option(
-            "--protocols",
-            "--protocol",
             metavar="P,...",
             help="Such as tail,swap,sliding-256; all: every one of lengthgen list protocols.",
             autocompletion=one_of(lambda: [*PROTOCOLS.split(), "all"]),
         ),
     ] = None,
-    variants: Annotated[
-        str | None,
-        typer.Option(
-            metavar="V,...",
-            help="Training-free variants; a+b merges two.",
-            autocompletion=one_of(known_variants),
-        ),
-    ] = None,
+    variants: Variants = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -60,10 +42,9 @@ def evaluate_runs(
     Only missing rows are computed. Takes eval.* and runtime.* overrides; everything else is fixed
     by the run.
     """
-    names, changes = split(arguments, sections=("eval", "runtime"))
+    run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     given = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
-    run_dirs = find_runs(names, changes)
     from lengthgen import pipeline
     from lengthgen.evaluation.protocols import PROTOCOLS as of_text
     from lengthgen.report import report

@@ -22,7 +22,7 @@ GROUPS = {
     "experiments": "experiment",
 }
 Listed = tuple[list[str], list[list[str]]]  # head and rows
-LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # of the rooms beside the core
+LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # by kind, of plugins
 for _room in rooms("cli"):
     LISTS.update(getattr(_room, "LISTS", {}))
 KINDS = (*GROUPS, "protocols", *LISTS, "runs")
@@ -55,42 +55,36 @@ def list_kind(
         raise UserError(f"{unused[0]}: list takes KEY=VALUE of runs alone; drop it")
     if kind == "runs":
         records = runs(root, conditions)
-        if as_json:
-            print_json(records)
-        elif records:
-            print_table(*table(records))
-        else:
+        if not records:
             warn_once(f"no runs in {root} yet")
-        return
-    if kind in GROUPS:
-        head, rows = choices(GROUPS[kind], config_dir=config_dir)
+        head, rows = table(records)
     else:
-        head, rows = protocols() if kind == "protocols" else LISTS[kind](plugin or [])
+        head, rows = choices(kind, config_dir=config_dir, plugins=plugin or [])
+        records = [dict(zip(head, row, strict=True)) for row in rows]
     if as_json:
-        print_json([dict(zip(head, row, strict=True)) for row in rows])
-    else:
+        print_json(records)
+    elif rows:
         print_table(head, rows)
 
 
-def choices(group: str, *, config_dir: Path | None) -> Listed:
-    """Returns name and description of each choice of a group, and the variants of schemes."""
+def choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Listed:
+    """Returns what there is of a kind, and what it is; with schemes their own variants."""
     from lengthgen.config import compose
 
-    files = compose.choices(group, config_dir=config_dir)
-    if group != "scheme":
-        return [group, "what"], [[name, compose.describe(file)] for name, file in files.items()]
-    return [group, "what", "variants"], [
-        [name, compose.describe(file), ", ".join(compose.read(file).get("variants", {}))]
-        for name, file in files.items()
-    ]
+    if kind in LISTS:
+        return LISTS[kind](plugins)
+    if kind == "protocols":
+        from lengthgen.evaluation.protocols import known
 
-
-def protocols() -> Listed:
-    """Returns what each protocol scores, and where it comes from."""
-    from lengthgen.evaluation.protocols import known
-
-    rows = [[p.name, p.summary, p.source] for p in known().values()]
-    return ["protocol", "what it scores", "source"], rows
+        rows = [[p.name, p.summary, p.source] for p in known().values()]
+        return ["protocol", "what it scores", "source"], rows
+    files = compose.choices(GROUPS[kind], config_dir=config_dir)
+    head, rows = [GROUPS[kind], "what"], [[n, compose.describe(file)] for n, file in files.items()]
+    if kind == "schemes":
+        head.append("variants")
+        for row, file in zip(rows, files.values(), strict=True):
+            row.append(", ".join(compose.read(file).get("variants", {})))
+    return head, rows
 
 
 def runs(root: Path, conditions: Sequence[str] = ()) -> list[dict[str, Any]]:

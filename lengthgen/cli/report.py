@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Json, run_argument, selection
+from lengthgen.cli.arguments import Json, complete_runs, selection
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -13,9 +13,10 @@ from lengthgen.errors import UserError
 def write_report(
     arguments: Annotated[
         list[str] | None,
-        run_argument(
-            "[RUN | FOLDER ...] [KEY=VALUE,... ...]",
-            "Runs, folders of reports, and which of their runs: scheme=rope,alibi seed=1.",
+        typer.Argument(
+            metavar="[RUN | FOLDER ...] [KEY=VALUE,... ...]",
+            help="Runs, folders of reports, and which of their runs: scheme=rope,alibi seed=1.",
+            autocompletion=complete_runs,
         ),
     ] = None,
     out: Annotated[

@@ -8,17 +8,14 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Runs, find_runs, split
+from lengthgen.cli.arguments import Runs, chosen_runs, names_and_overrides
 from lengthgen.cli.console import echo, print_table, warn
 from lengthgen.cli.lists import record, table
 from lengthgen.errors import UserError
-
-if TYPE_CHECKING:
-    from lengthgen.config.schema import Config
 
 
 def show_runs(arguments: Runs = None) -> None:
@@ -26,53 +23,23 @@ def show_runs(arguments: Runs = None) -> None:
 
     The configuration is the command that trains the run: what differs from the defaults.
     """
-    names, changes = split(arguments, sections=("runtime",))
-    for run_dir in find_runs(names, changes):
+    run_dirs, _ = chosen_runs(arguments, "runtime")
+    for run_dir in run_dirs:
+        from lengthgen.config import schema
         from lengthgen.report import report
         from lengthgen.runs import directory
 
         config = directory.load_config(run_dir)
         print_table(*table([record(run_dir)]))
-        words = ["lengthgen", "train", *differences(config)]
+        words = [w for w in schema.overrides_of(config) if not w.startswith("runtime.")]
         plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
-        echo("\n" + shlex.join(words + [word for path in plugins for word in ("--plugin", path)]))
+        words += [word for path in plugins for word in ("--plugin", path)]
+        echo(f"\nlengthgen train {shlex.join(words)}")
         try:
             echo("\n" + report.terminal([run_dir]))
         except UserError as error:
             echo(f"\nno curve: {error}")
         print_table(["file", "bytes"], [[path.name, f"{size:,}"] for path, size in files(run_dir)])
-
-
-def differences(config: "Config") -> list[str]:
-    """Returns the overrides that give a configuration, but for those of runtime."""
-    from lengthgen import pipeline
-    from lengthgen.config import compose, schema
-
-    plain = schema.as_given(config)
-    if isinstance(config.train.init_from, schema.InitFrom):
-        plain["train"]["init_from"] = config.train.init_from.path
-    groups = {group: plain[group] for group in ("scheme", "model", "corpus")}
-    if task := plain["corpus"].pop("task", None):
-        groups["task"] = plain["task"] = task
-        del groups["corpus"]
-    flat, words = compose.flatten(plain), list[str]()
-    for group, section in groups.items():
-        if file := compose.choices(group, config_dir=None).get(section["name"]):
-            words.append(f"{group}={section['name']}")
-            given = compose.flatten(compose.read(file), "" if group == "task" else f"{group}.")
-            required = {key: flat[key] for key, value in given.items() if value == "???"}
-            words += compose.overrides_of(required)
-    base = schema.from_overrides(words, config_dir=None, plugins=[])
-    base = base if config.plugins else pipeline.validate(base)  # runs no plugin
-    default = schema.as_given(base)
-    default["task"] = default["corpus"].pop("task", {})
-    left_out = ("runtime.", "variants", "scheme.variants", "plugins")
-    known = {k: v for k, v in compose.flatten(default).items() if not k.startswith(left_out)}
-    changed = {k: v for k, v in flat.items() if not k.startswith(left_out) and known.get(k, k) != v}
-    parts = default["scheme"]["parts"].keys() - plain["scheme"]["parts"].keys()
-    words += [f"~scheme.parts.{part}" for part in sorted(parts)]
-    signs = ("" if key in known else "+" for key in changed)
-    return words + [f"{s}{w}" for s, w in zip(signs, compose.overrides_of(changed), strict=True)]
 
 
 def files(run_dir: Path) -> list[tuple[Path, int]]:
@@ -89,10 +56,9 @@ def remove_runs(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs: says what goes, then asks. A run that is being worked on stays."""
-    names, changes = split(arguments, sections=("runtime",))
-    if not names:
+    if not names_and_overrides(arguments)[0]:
         raise UserError("rm: name the runs that are to go; lengthgen list runs shows them")
-    run_dirs = list(dict.fromkeys(find_runs(names, changes)))
+    run_dirs = list(dict.fromkeys(chosen_runs(arguments, "runtime")[0]))
     head, rows = table([record(run_dir) for run_dir in run_dirs])
     with ExitStack() as held:
         for run_dir in run_dirs:

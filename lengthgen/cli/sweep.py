@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,7 +64,8 @@ def sweep(
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
-    finish(points, states, dry_run=dry_run)
+    if print_states(points, states) and not dry_run:
+        sys.exit(1)
 
 
 def _search(
@@ -74,23 +76,21 @@ def _search(
     config_dir: Path | None,
     plugins: list[Path],
 ) -> None:
-    """Searches, then prints the points from the best one on, and the command of that."""
+    """Searches, then prints the points from the best one on."""
     from lengthgen.sweep.search import search
     from lengthgen.terminal import from_here
 
-    def run_all(points: list["Point"]) -> Mapping[str, "PointState"]:
-        return run(points, jobs=jobs, gpus=gpus, slurm=None, dry_run=False)
-
+    run_all = partial(run, jobs=jobs, gpus=gpus)
     trials = search(overrides, n, jobs=jobs, run=run_all, config_dir=config_dir, plugins=plugins)
-    keys = [*trials[0].point.varied]
     rows = [
         [*point.varied.values(), f"{loss:.4f}", state.state, from_here(point.run_dir)]
         for point, state, loss in trials
     ]
-    print_table([*keys, "loss at T", "state", "run"], rows)
+    print_table([*trials[0].point.varied, "loss at T", "state", "run"], rows)
     failed = [trial for trial in trials if trial.state.state not in ("done", "diverged")]
     if failed:
-        finish([t.point for t in failed], {t.point.run_id: t.state for t in failed}, dry_run=False)
+        print_states([t.point for t in failed], {t.point.run_id: t.state for t in failed})
+        sys.exit(1)
     warn_once(f"least loss: {trials[0].point.title}")
 
 
@@ -108,8 +108,8 @@ def run(
     *,
     jobs: int | None,
     gpus: int | None,
-    slurm: str | None,
-    dry_run: bool,
+    slurm: str | None = None,
+    dry_run: bool = False,
 ) -> Mapping[str, "PointState"]:
     """Runs or submits what is left of the points, and returns the states of all of them then."""
     from lengthgen.runs import devices
@@ -156,24 +156,17 @@ def _prepare(points: Sequence["Point"]) -> None:
                 raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None
 
 
-def finish(
-    points: Sequence["Point"], states: Mapping[str, "PointState"], *, dry_run: bool
-) -> NoReturn:
-    """Prints the state of every point and how to repeat what failed; exits with 1 if any did.
-
-    A dry run ran nothing that could fail: it exits with 0.
-    """
+def print_states(points: Sequence["Point"], states: Mapping[str, "PointState"]) -> bool:
+    """Prints the state of every point and how to repeat what failed; returns if any did."""
     from lengthgen.sweep.grid import FAILED
     from lengthgen.terminal import from_here
 
-    head = [*points[0].varied, "run", "state", "reason"]
-    ends = [states[point.run_id] for point in points]
-    rows = [
-        [*point.varied.values(), from_here(point.run_dir), end.state, end.reason or ""]
-        for point, end in zip(points, ends, strict=True)
-    ]
-    print_table(head, rows)
-    bad = [point for point in points if states[point.run_id].state in FAILED]
-    for point in bad:
+    rows: list[list[str]] = []
+    failed = [point for point in points if states[point.run_id].state in FAILED]
+    for point in points:
+        state, reason = states[point.run_id]
+        rows.append([*point.varied.values(), from_here(point.run_dir), state, reason or ""])
+    print_table([*points[0].varied, "run", "state", "reason"], rows)
+    for point in failed:
         warn_once(f"to repeat {point.title} alone: {point.command}")
-    sys.exit(1 if bad and not dry_run else 0)
+    return bool(failed)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Runs, find_runs, split
+from lengthgen.cli.arguments import Runs, chosen_runs
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -21,19 +21,14 @@ def push(
     Only what was not sent yet. Takes runtime.* overrides, such as runtime.wandb_project=NAME. A run
     that cannot be sent stops no other; the exit code is 1 then.
     """
-    names, changes = split(arguments, sections=("runtime",))
-    run_dirs = find_runs(names, changes)
-    from lengthgen import tracking
-    from lengthgen.config import schema
-    from lengthgen.runs import directory
+    run_dirs, changes = chosen_runs(arguments, "runtime")
+    from lengthgen import pipeline, tracking
 
     failed = False
     for run_dir in run_dirs:
         try:
-            plain = schema.to_plain(directory.load_config(run_dir))
-            runtime = {"runtime.wandb": "auto", **changes, "runtime.root": str(run_dir.parent)}
-            plain["runtime"] |= {key.removeprefix("runtime."): runtime[key] for key in runtime}
-            tracking.push(schema.from_plain(plain), run_dir, again=again, say=echo)
+            config = pipeline.config_of(run_dir, {"runtime.wandb": "auto", **changes})
+            tracking.push(config, run_dir, again=again, say=echo)
         except UserError as error:
             if len(run_dirs) == 1:
                 raise
@@ -45,8 +40,7 @@ def push(
 
 def report(arguments: Runs = None) -> None:
     """Make a report of runs there, by default of the newest one."""
-    names, changes = split(arguments, sections=("runtime",))
-    run_dirs = find_runs(names, changes)
+    run_dirs, changes = chosen_runs(arguments, "runtime")
     from lengthgen import pipeline, tracking
 
     echo(tracking.write_report(run_dirs, pipeline.config_of(run_dirs[0], changes)))

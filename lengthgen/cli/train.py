@@ -52,20 +52,20 @@ def train(
         raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
     from lengthgen.config import compose, schema
 
-    overrides, changed, options = overrides or [], None, list[str]()
+    overrides, files, options = overrides or [], plugin or [], list[str]()
     if base is None:
         note_defaults(overrides, config_dir)
+        config = schema.from_overrides(overrides, config_dir=config_dir, plugins=files)
+        from lengthgen import pipeline
     else:
         from lengthgen import pipeline
         from lengthgen.runs import directory
 
         roots = compose.values([w for w in overrides if w.startswith("runtime.root=")])
         run_dir = directory.find(base, compose.root_of(roots))
-        changed, options = pipeline.config_of(run_dir, {}), ["--from", str(run_dir)]
-    files = plugin or []
-    config = schema.from_overrides(overrides, config_dir=config_dir, plugins=files, base=changed)
-    from lengthgen import pipeline
-
+        config = pipeline.config_of(run_dir, {})
+        config = schema.changed(config, overrides, config_dir=config_dir, plugins=files)
+        options = ["--from", str(run_dir)]
     config = pipeline.validate(config)
     if cfg is not None:
         echo(yaml.safe_dump(schema.to_plain(config), sort_keys=False).rstrip())

@@ -1,5 +1,6 @@
 """lengthgen tune."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, note_defaults
 from lengthgen.cli.console import echo
-from lengthgen.cli.sweep import DryRun, Gpus, Jobs, Slurm, finish, run, slurm_overrides
+from lengthgen.cli.sweep import DryRun, Gpus, Jobs, Slurm, print_states, run, slurm_overrides
 
 
 def tune(
@@ -34,7 +35,7 @@ def tune(
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if any(point.state not in ("done", "diverged") for point in states.values()):
-        finish(points, states, dry_run=dry_run)
+        sys.exit(print_states(points, states) and not dry_run)
     written = tuning.write(points, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:

@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -103,29 +103,39 @@ def user_defaults() -> dict[str, Any]:
 
 
 def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
-    """Returns the user's defaults as overrides, without those that these decide.
+    """Returns the user's defaults as overrides, without those that the given ones replace.
 
-    A group that is chosen replaces all that the file says of it; a task or experiment, which sets
-    keys of several groups, replaces these. Raises UserError for a key that does not exist.
+    Raises UserError for a key that does not exist.
     """
     if not (flat := user_defaults()):
         return []
-    known, replaced = keys(config_dir=config_dir), set[str]()
-    for key in flat:
-        if key not in known:
-            raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
+    known = keys(config_dir=config_dir)
+    for key in flat.keys() - known.keys():
+        raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
+    return beneath(overrides_of(flat), overrides, config_dir=config_dir)
+
+
+def beneath(
+    lower: Sequence[str], overrides: Sequence[str], *, config_dir: Path | None
+) -> list[str]:
+    """Returns the lower overrides that the upper ones leave in force.
+
+    A group that is chosen replaces all that is said of it; a task or experiment, which sets keys of
+    several groups, replaces these.
+    """
+    replaced = set[str]()
     for override in _parse(overrides):
         group = override.key_or_group
         name = "" if override.is_sweep_override() else override.get_value_element_as_str()
-        replaced.add(group)
+        replaced |= {"corpus", "task"} if group in ("corpus", "task") else {group}
         if file := choices(group, config_dir=config_dir).get(name):
             plain = _at_keys(group, file)
             groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
             replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
-            replaced |= {"corpus"} if group == "task" and name != "lm" else set()
     replaced |= {"train.steps"} if "train.tokens" in replaced else set()
-    decided = [key for key in flat if {key, key.partition(".")[0]} & replaced]
-    return [f"{key}={_as_override(flat[key])}" for key in flat if key not in decided]
+    keys = [override.key_or_group for override in _parse(lower)]
+    kept = [not {key, key.partition(".")[0]} & replaced for key in keys]
+    return [*itertools.compress(lower, kept)]
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:
@@ -134,14 +144,11 @@ def root_of(changes: Mapping[str, Any]) -> Path:
     return Path(os.path.expanduser(known["runtime.root"]))
 
 
-def compose(
-    overrides: Sequence[str], *, config_dir: Path | None, base: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, Any]:
     """Returns the composed configuration as a plain dict, interpolations resolved.
 
-    With the configuration of a run as `base`, it stands in place of all defaults. Raises UserError
-    for an override that cannot be read or holds several values, an unknown choice or key, a missing
-    mandatory value, or a YAML file that is not valid.
+    Raises UserError for an override that cannot be read or holds several values, an unknown choice
+    or key, a missing mandatory value, or a YAML file that is not valid.
     """
     folders = _folders(config_dir)  # refuses what Hydra would warn of
     overrides = [word for given in overrides for word in _spelled_out(given)]
@@ -154,19 +161,15 @@ def compose(
                 f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
+    words = [*user_overrides(overrides, config_dir=config_dir), *overrides]
+    for override in _parse(words):
         _refuse_unknown_choice(override, folders)
-    if base is not None:
-        return _changed(base, overrides, config_dir)
-    defaults = user_overrides(overrides, config_dir=config_dir)
-    for override in _parse(defaults):
-        _refuse_unknown_choice(override, folders)
-    plain = _composed([*defaults, *overrides], config_dir)
+    plain = _composed(words, config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
-            word, key = str(override.input_line), override.key_or_group
-            of_text = key == "experiment" and "task" not in _composed([word], config_dir)
-            if key == "corpus" or of_text:
+            if override.key_or_group == "corpus":
+                word = override.input_line
                 raise UserError(f"{word}: task={task} makes its own text; drop one of them")
     return plain
 
@@ -250,17 +253,15 @@ def completions(incomplete: str, *, config_dir: Path | None) -> list[str]:
 
     Sections alone come first: there are hundreds of keys.
     """
-    sign = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
-    typed = incomplete.removeprefix(sign)
-    several, comma, last = typed.rpartition(",")  # as a sweep takes them
+    several, comma, last = incomplete.rpartition(",")  # as a sweep takes them
     known = keys(config_dir=config_dir)
     if comma:
         names = known.get(several.partition("=")[0], [])
-        return [f"{sign}{several},{name}" for name in names if name.startswith(last)]
+        return [f"{several},{name}" for name in names if name.startswith(last)]
     words = [f"{key}={value}" for key, names in known.items() for value in names]
-    offered = sorted(word for word in words if word.startswith(typed))
+    offered = sorted(word for word in words if word.startswith(incomplete))
     sections = {re.sub(r"(?<=[.=]).*", "", word) for word in offered}
-    return [sign + word for word in (offered if len(sections) == 1 else sorted(sections))]
+    return offered if len(sections) == 1 else sorted(sections)
 
 
 def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
@@ -281,21 +282,20 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
     key or value that no run has, and where no run meets all conditions.
     """
-    wanted: dict[str, list[Any]] = {}
-    for point in expand(conditions, config_dir=None):
-        for key, value in values(point).items():
-            wanted.setdefault(key, []).append(value)
     settings: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         groups = {**config, "task": config.get("corpus", {}).get("task")}
         named = {k: v["name"] for k, v in groups.items() if isinstance(v, dict) and "name" in v}
         settings[run] = flatten(config) | named
     kept = set(settings)
-    for key, chosen in wanted.items():
+    for condition in conditions:
+        points = [values(point) for point in expand([condition], config_dir=None)]
+        (key,) = points[0]
+        chosen = [point[key] for point in points]
         known = {run: plain[key] for run, plain in settings.items() if key in plain}
         if not known:
-            remedy = suggestion(key, set().union(*settings.values()))
-            raise UserError(f"{key}: no run here has this key; {remedy}")
+            every = set().union(*settings.values())
+            raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
         for value in chosen:
             if value not in known.values():
                 remedy = suggestion(str(value), {*map(str, known.values())})
@@ -308,9 +308,10 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
 
 def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:
     """Raises UserError for a changed key of a run outside the sections, or unknown within them."""
-    known = [key for key in keys(config_dir=None) if key.partition(".")[0] in sections]
+    prefixes = tuple(f"{section}." for section in sections)
+    known = [key for key in keys(config_dir=None) if key.startswith(prefixes)]
     for key in changes:
-        if key.partition(".")[0] not in sections or "." not in key:
+        if not key.startswith(prefixes):
             allowed = " and ".join(f"{section}.*" for section in sections)
             raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
         if key not in known:
@@ -365,39 +366,18 @@ def _quoted(word: str) -> str | None:
     key, _, value = word.partition("=")
     quoted = '{}="{}"'.format(key, value.replace('"', r"\""))
     try:
-        given = OverridesParser.create().parse_override(quoted)
-    except (HydraException, ValueError, RecursionError):
+        is_text = value and OverridesParser.create().parse_override(quoted).value() == value
+    except HydraException:
         return None
-    is_text = given.value() == value and not value.startswith(("[", "{", "="))
-    return shlex.quote(quoted) if value and is_text else None
+    return shlex.quote(quoted) if is_text else None
 
 
 def _several(override: Override, remedy: str) -> UserError:
-    word = str(override.input_line)
-    key, _, value = word.partition("=")
-    default = keys(config_dir=None).get(key, [""])[0]
-    takes_list = default in ("", "null") or default.startswith("[")
-    is_list = "." in key and override.is_choice_sweep() and "(" not in value and takes_list
-    listed = f" (a list is written {key}=[{value}])" if is_list else ""
-    return UserError(f"{word} holds several values, and one run takes one{listed}; give {remedy}")
-
-
-def _refuse_unknown_choice(override: Override, folders: Mapping[str, dict[str, Path]]) -> None:
-    group, known = override.key_or_group, folders.get(override.key_or_group, {})
-    name = override.get_value_element_as_str()
-    is_choice = known and group != VARIANT and not override.is_delete()
-    if not is_choice or name in known or isinstance(override.value(), dict):
-        return
-    variants = folders[VARIANT] if group == "scheme" else {}
-    near = _spelled(name, [*variants, *known]) or name.lower()
-    if near in variants:
-        remedy = f"{near} is a variant of a trained scheme: give eval.variants=[{near}]"
-    elif group == "corpus" and Path(name).exists():
-        remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
-    else:  # "Rotary position embedding." describes rope
-        titled = [c for c, file in known.items() if describe(file).lower().startswith(f"{near} ")]
-        remedy = suggestion([*titled, near][0] if near not in known else near, known)
-    raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
+    key, _, value = str(override.input_line).partition("=")
+    takes_list = keys(config_dir=None).get(key, [""])[0].startswith("[")
+    listed = f" (a list is written {key}=[{value}])" if takes_list else ""
+    said = f"{key}={value} holds several values, and one run takes one{listed}"
+    return UserError(f"{said}; give {remedy}")
 
 
 def _spelled_out(word: str) -> list[str]:
@@ -408,53 +388,38 @@ def _spelled_out(word: str) -> list[str]:
     return ["corpus=hub", f"corpus.repo={short[1]}"]
 
 
-def _spelled(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that a paper spells so, with a word more or less.
+def _refuse_unknown_choice(override: Override, folders: Mapping[str, dict[str, Path]]) -> None:
+    """Raises UserError with the choice that is spelled so, a word more or less.
 
-    DAPEv2 is dape_v2_kerple, T5-bias is t5.
+    DAPEv2 is dape_v2_kerple, T5-bias is t5; rotary is the first word of what describes rope.
     """
-    words, own = {_letters(word): word for word in known}, _letters(name)
-    shorter = [letters for letters in words if len(letters) > 1 and own.startswith(letters)]
-    longer = [letters for letters in words if len(own) > 1 and letters.startswith(own)]
-    near = max(shorter, key=len, default=None) or min(longer, key=len, default=None)
-    return words[near] if near else None
+    group, known = override.key_or_group, folders.get(override.key_or_group, {})
+    name = override.get_value_element_as_str()
+    is_choice = known and group != VARIANT and not override.is_delete()
+    if not is_choice or name in known or isinstance(override.value(), dict):
+        return
+    variants = folders[VARIANT] if group == "scheme" else {}
+    own, letters = _letters(name), {_letters(word): word for word in [*variants, *known]}
+    near = [n for n in letters if own and (n.startswith(own) or own.startswith(n))]
+    titled = {_letters(describe(file).partition(" ")[0]): choice for choice, file in known.items()}
+    nearest = min(near, key=lambda n: abs(len(n) - len(own)), default=own)
+    spelled = letters.get(nearest) or titled.get(own, name)
+    if spelled in variants:
+        remedy = f"{spelled} is a variant of a trained scheme: give eval.variants=[{spelled}]"
+    elif group == "corpus" and Path(name).exists():
+        remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
+    else:
+        remedy = suggestion(spelled, known)
+    raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
 
 
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _changed(
-    base: Mapping[str, Any], overrides: Sequence[str], config_dir: Path | None
-) -> dict[str, Any]:
-    """Returns a configuration with overrides; a group that is chosen replaces its section."""
-    # Of a configuration, corpus.task is the only place of a task.
-    words = [re.sub(r"^(\W*)task\.", r"\1corpus.task.", word) for word in overrides]
-    chosen = {w: o.key_or_group for w, o in zip(words, _parse(words), strict=True)}
-    groups = {w: group for w, group in chosen.items() if choices(group, config_dir=config_dir)}
-    beside = list[str]()  # what a choice sets of other sections, as train=gpu does of runtime
-    for word, group in groups.items():
-        if group in ("experiment", "task"):
-            raise UserError(f"{word}: it sets keys of several groups; drop it or --from")
-        file = choices(group, config_dir=config_dir)[word.partition("=")[2]]
-        beside += overrides_of({k: v for k, v in _at_keys(group, file).items() if k != group})
-    # With what is set in them: a choice may leave a value open.
-    inside = [word for word, key in chosen.items() if key.partition(".")[0] in groups.values()]
-    sections = _composed(inside, config_dir) if groups else {}
-    plain = {**base, **{group: sections[group] for group in groups.values()}}
-    others = [word for word in words if word not in inside]
-    return _composed([*beside, *others], config_dir, base=plain)
-
-
-def _composed(
-    overrides: Sequence[str], config_dir: Path | None, *, base: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Returns what Hydra makes of the overrides, as plain values; its errors become one line.
-
-    Those of a configuration as `base` change it, and choose no group.
-    """
+def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
+    """Returns what Hydra makes of the overrides, as plain values; its errors become one line."""
     import hydra
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -467,12 +432,8 @@ def _composed(
     version = {} if hydra.__version__.startswith("1.4") else {"version_base": "1.3"}
     GlobalHydra.instance().clear()
     try:
-        if base is not None:
-            composed = OmegaConf.create(dict(base), flags={"struct": True})
-            ConfigLoaderImpl._apply_overrides_to_config(_parse(overrides), composed)  # pyright: ignore[reportPrivateUsage]
-        else:
-            with hydra.initialize_config_dir(str(conf_dir()), **version):
-                composed = hydra.compose("config", overrides=words)
+        with hydra.initialize_config_dir(str(conf_dir()), **version):
+            composed = hydra.compose("config", overrides=words)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
         return cast("dict[str, Any]", plain)
     except (

@@ -25,15 +25,15 @@ class Plugin(NamedTuple):
 
 def give(paths: Sequence[Path]) -> list[str]:
     """Reads files, which this process may run from now on; returns their digests, sorted."""
-    digests: set[str] = set()
+    digests = set[str]()
     for path in paths:
         try:
-            content = path.read_bytes()
+            plugin = Plugin(path, path.read_bytes())
         except OSError as error:
             why = f"cannot be read ({error.strerror}); give the path of a python file"
             raise UserError(f"--plugin: {path} {why}") from None
-        digest = hashlib.sha256(content).hexdigest()[:12]
-        _GIVEN[digest] = Plugin(path, content)
+        digest = hashlib.sha256(plugin.content).hexdigest()[:12]
+        _GIVEN[digest] = plugin
         digests.add(digest)
     return sorted(digests)
 
@@ -49,6 +49,11 @@ def given(digest: str, *, kept: Path | None = None) -> Plugin:
     return _GIVEN[digest]
 
 
+def of_run(digests: Sequence[str], run_dir: Path) -> list[Plugin]:
+    """Returns the plugins of a run. Raises UserError as `given` does."""
+    return [given(digest, kept=run_dir / f"plugins/{digest}.py") for digest in digests]
+
+
 def module(digest: str) -> ModuleType:
     """Returns the module of a plugin that was given, run at the first call."""
     name, plugin = MODULE_PREFIX + digest, given(digest)
@@ -57,10 +62,8 @@ def module(digest: str) -> ModuleType:
         created.__file__ = str(plugin.path)
         try:
             exec(compile(plugin.content, plugin.path, "exec"), vars(created))
-        except BaseException as error:
+        except Exception as error:
             del sys.modules[name]
-            if not isinstance(error, Exception):
-                raise
             why = f"{type(error).__name__}: {error}"
             raise UserError(f"plugins: {plugin.path} does not import: {why}") from error
     return sys.modules[name]

@@ -56,14 +56,10 @@ def registered(
     by_name: dict[str, type[T]] = {}
     for module in [*modules, *map(plugin_files.module, plugins)]:
         for name, kind in vars(module).items():
-            if (
-                not isinstance(kind, type)
-                or not issubclass(kind, base)
-                or inspect.isabstract(kind)
-                or kind.__module__ != module.__name__
-                or kind is base
-                or name.startswith("_")
-            ):
+            is_own = isinstance(kind, type) and kind.__module__ == module.__name__
+            if not is_own or not issubclass(kind, base) or kind is base:
+                continue
+            if inspect.isabstract(kind) or name.startswith("_"):
                 continue
             known = by_name.setdefault(snake_case(name), kind)
             if known is not kind:

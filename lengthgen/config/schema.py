@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.sections import Section, validate
+from lengthgen.config.sections import Section, flatten, validate
 from lengthgen.errors import UserError, suggestion
 
 SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
@@ -49,9 +49,9 @@ def _absolute(path: str | Path) -> Path:
 
 
 def _with_absolute_paths(arguments: Any) -> Any:
-    """Makes `path` and `..._path` absolute, and one in a list that one alone.
+    """Makes `path`, `..._path` and what is a folder or file of that name absolute.
 
-    A run may be moved, and equal places are to have equal names.
+    A run may be moved, and equal places are to have equal names: a list of one path is that path.
     """
     placed = dict(arguments) if isinstance(arguments, dict) else {}
     for key, value in placed.items():
@@ -59,8 +59,8 @@ def _with_absolute_paths(arguments: Any) -> Any:
             paths = value if isinstance(value, list) else [value]
             paths = [str(_absolute(p)) if p and isinstance(p, str) else p for p in paths]
             placed[key] = paths[0] if len(paths) == 1 else paths
-        elif key == "repo" and isinstance(value, str) and os.path.isdir(value):
-            placed[key] = str(_absolute(value))  # laid out as a repository of the Hub
+        elif key in ("repo", "tokenizer") and isinstance(value, str) and value not in TOKENIZERS:
+            placed[key] = str(_absolute(value)) if os.path.exists(value) else value
     return placed or arguments
 
 
@@ -322,6 +322,13 @@ class Runtime(Section):
         return self.cache if self.cache is not None else self.root / ".cache"
 
 
+NO_WEIGHTS: Any = {  # what decides no weights, or is named in another way
+    **dict.fromkeys(("seed", "runtime", "eval", "variants"), True),
+    "train": {"checkpoint_every", "val_every", "tuned", "init_from"},
+    "scheme": {"variants", "lr_ratio"},
+}
+
+
 class Config(Section):
     """Everything that decides a run."""
 
@@ -358,15 +365,8 @@ class Config(Section):
         return self._named("", init="recipe")
 
     def _named(self, seed: str, *, init: str) -> str:
-        """Returns a name with the digest of all that decides the weights but for the seed.
-
-        Evaluation and runtime do not, nor does where rates come from, nor how often they are saved.
-        """
-        science = self.model_dump(mode="json", exclude={"seed", "runtime", "eval", "variants"})
-        for key in ("checkpoint_every", "val_every", "tuned", "init_from"):
-            del science["train"][key]
-        for key in ("variants", "lr_ratio"):
-            del science["scheme"][key]
+        """Returns a name with the digest of all that decides the weights but for the seed."""
+        science = self.model_dump(mode="json", exclude=NO_WEIGHTS)
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
         science["model"] |= {"biases": sorted(self.model.biases), **shape}
@@ -454,31 +454,20 @@ def _digest(plain: object) -> str:
 
 
 def from_overrides(
-    overrides: Sequence[str],
-    *,
-    config_dir: Path | None,
-    plugins: Sequence[Path],
-    base: Config | None = None,
+    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
 ) -> Config:
     """Composes and builds the configuration of a command line, whose plugins may run from now on.
 
-    It changes the configuration of a run, if one is given as `base`. Raises UserError as
-    `from_plain` does.
+    Raises UserError as `from_plain` does.
     """
-    given = None if base is None else as_given(base)
-    plain = compose.compose(overrides, config_dir=config_dir, base=given)
+    plain = compose.compose(overrides, config_dir=config_dir)
     plain["plugins"] = plugin_files.give(plugins)
-    if base is not None and not plugins:
-        plain["plugins"] = base.plugins
-        for digest in base.plugins:
-            plugin_files.given(digest, kept=base.run_dir / f"plugins/{digest}.py")
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}
     if {"train.steps", "train.tokens"} <= keys:
         raise UserError("train.steps and train.tokens are two budgets; drop one of them")
     if "scheme.name" not in keys:
         _name_by_parts(plain["scheme"], config_dir)
-    _apply_tuned(plain, overrides)
-    _place_tokenizer(plain["corpus"])
+    _apply_tuned(plain, keys)
     return from_plain(plain, config_dir=config_dir)
 
 
@@ -493,14 +482,6 @@ def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
         scheme["name"] = ".".join([str(name), *words])
 
 
-def _place_tokenizer(corpus: Any) -> None:
-    """Makes the path of a tokenizer absolute; a name of the Hub stays as it is."""
-    given = corpus if isinstance(corpus, dict) else {}
-    tokenizer = given.get("tokenizer")
-    if tokenizer not in (None, *TOKENIZERS) and os.path.exists(tokenizer):
-        given["tokenizer"] = str(_absolute(tokenizer))
-
-
 class Rates(Section):
     """What a scheme takes of the tuned.yaml that lengthgen tune writes."""
 
@@ -510,24 +491,21 @@ class Rates(Section):
     scheme_lr_ratio: PositiveFloat | None
 
 
-def _apply_tuned(plain: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Sets the rates that train.tuned=FILE holds for the scheme."""
+def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
+    """Sets the rates that train.tuned=FILE holds for the scheme, unless a rate is given."""
     train: Any = plain.get("train")
     path = train.get("tuned") if isinstance(train, dict) else None
     if path is None:
         return
-    known = validate(
-        dict[str, Rates], compose.read(Path(str(path))), where=f"train.tuned: {path}: "
-    )
-    scheme = plain["scheme"]["name"]
+    where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
+    known = validate(dict[str, Rates], compose.read(Path(str(path))), where=where)
     if scheme not in known:
         raise UserError(
-            f"train.tuned: {path} has no rate for scheme {scheme}, only for {', '.join(known)}; "
+            f"{where}has no rate for scheme {scheme}, only for {', '.join(known)}; "
             "run lengthgen tune for it too, or give train.lr instead of train.tuned"
         )
-    for word in overrides:
-        if word.partition("=")[0].lstrip("+") in ("train.lr", "train.scheme_lr_ratio"):
-            raise UserError(f"{word}: train.tuned={path} sets it for each scheme; drop one of them")
+    for key in given & {"train.lr", "train.scheme_lr_ratio"}:
+        raise UserError(f"{key}: train.tuned={path} sets it for each scheme; drop one of them")
     train |= known[scheme].model_dump(exclude_none=True)
 
 
@@ -595,24 +573,19 @@ def _lengths(T: int, reach: int) -> list[int]:
 def _check(config: Config) -> None:
     """Cross-field checks."""
     model, train = config.model, config.train
-    if model.n_kv_heads and model.n_heads % model.n_kv_heads:
-        raise UserError(
-            f"model.n_kv_heads={model.n_kv_heads} does not divide model.n_heads={model.n_heads}; "
-            "each head of keys and values serves as many heads of queries"
-        )
+    _divides("train.length", train.length, "train.batch_tokens", train.batch_tokens)
+    _divides("model.n_kv_heads", model.n_kv_heads or 1, "model.n_heads", model.n_heads)
+    if model.d_head is None:
+        _divides("model.n_heads", model.n_heads, "model.d_model", model.d_model)
     if model.norm == "rms" and "norm" in model.biases:
         raise UserError("model.biases: model.norm=rms has no bias; leave out norm")
-    if model.d_head is None and model.d_model % model.n_heads:
-        even = 2 * model.n_heads  # heads of an odd width cannot be rotated
+
+
+def _divides(key: str, n: int, larger_key: str, larger: int) -> None:
+    if larger % n:
+        near = n * max(1, round(larger / n))
         raise UserError(
-            f"model.d_model={model.d_model} is not divisible by model.n_heads={model.n_heads}; "
-            f"try model.d_model={even * max(1, round(model.d_model / even))}"
-        )
-    if train.batch_tokens % train.length:
-        near = train.length * max(1, round(train.batch_tokens / train.length))
-        raise UserError(
-            f"train.batch_tokens={train.batch_tokens} is not a multiple of "
-            f"train.length={train.length}; try train.batch_tokens={near}"
+            f"{larger_key}={larger} is not a multiple of {key}={n}; try {larger_key}={near}"
         )
 
 
@@ -621,12 +594,60 @@ def to_plain(config: Config) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-def as_given(config: Config) -> dict[str, Any]:
-    """Returns plain values as `to_plain`, without what `from_plain` chooses by others."""
+def changed(
+    config: Config, overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> Config:
+    """Returns the configuration of a run with overrides above it. Raises as `from_overrides`.
+
+    Its plugins are to be given before, if none is given.
+    """
+    plugins = plugins or [p.path for p in plugin_files.of_run(config.plugins, config.run_dir)]
+    below = compose.beneath(overrides_of(config), overrides, config_dir=config_dir)
+    return from_overrides([*below, *overrides], config_dir=config_dir, plugins=plugins)
+
+
+def overrides_of(config: Config) -> list[str]:
+    """Returns the overrides that give a configuration, but for its plugins: groups first."""
+    plain = _as_given(config)
+    groups = {group: plain[group] for group in ("scheme", "model", "corpus")}
+    if task := plain["corpus"].pop("task", None):
+        groups["task"] = plain["task"] = task
+        del groups["corpus"]
+    flat, words = flatten(plain), list[str]()
+    for group, section in groups.items():
+        if file := compose.choices(group, config_dir=None).get(section["name"]):
+            words.append(f"{group}={section['name']}")
+            given = flatten(compose.read(file), "" if group == "task" else f"{group}.")
+            words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
+    default = _as_given(from_overrides(words, config_dir=None, plugins=[]))
+    default["task"] = default["corpus"].pop("task", {})
+    known, scheme = flatten(default), plain["scheme"]
+    for section in ("parts", "variants"):
+        fewer = sorted(default["scheme"][section].keys() - scheme[section].keys())
+        words += [f"~scheme.{section}.{name}" for name in fewer]
+        flat.pop(f"scheme.{section}", None)  # an empty one
+    for key, value in flat.items():
+        if key not in known or known[key] != value:
+            (word,) = compose.overrides_of({key: value})
+            words.append(word if key in known else f"+{word}")
+    return words
+
+
+def _as_given(config: Config) -> dict[str, Any]:
+    """Returns plain values as `to_plain`, without those that are chosen by others."""
     plain = to_plain(config)
-    chosen: dict[str, Any] = {"lengths": _lengths(config.train.length, config.eval.reach)}
-    chosen["protocols"] = [_protocol(config.model)]
-    plain["train"]["steps"] = None
-    plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
+    chosen = {
+        "lengths": _lengths(config.train.length, config.eval.reach),
+        "protocols": [_protocol(config.model)],
+    }
     plain["eval"] |= {key: [] for key, value in chosen.items() if value == plain["eval"][key]}
+    plain["train"] |= {"steps": None, "tuned": None}  # tokens and rates are there
+    if isinstance(config.train.init_from, InitFrom):
+        plain["train"]["init_from"] = config.train.init_from.path
+    plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
+    files = compose.choices(compose.VARIANT, config_dir=None)
+    for name in files.keys() & plain["variants"].keys():
+        if plain["variants"][name] == compose.read(files[name]):
+            del plain["variants"][name]
+    del plain["plugins"]
     return plain

@@ -5,13 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import (
-    Plugin,
-    find_runs,
-    names_and_overrides,
-    run_argument,
-    split,
-)
+from lengthgen.cli.arguments import Plugin, chosen_runs, complete_runs, names_and_overrides
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
@@ -19,9 +13,10 @@ from lengthgen.errors import UserError
 def export_run(
     arguments: Annotated[
         list[str] | None,
-        run_argument(
-            "RUN DIR [KEY=VALUE ...]",
-            "Run id, its unique beginning, or path; the folder to write; runtime.* overrides.",
+        typer.Argument(
+            metavar="RUN DIR [KEY=VALUE ...]",
+            help="Run id, its unique beginning, or path; the folder to write; runtime.* overrides.",
+            autocompletion=complete_runs,
         ),
     ] = None,
     license: Annotated[
@@ -34,7 +29,7 @@ def export_run(
     plugin: Plugin = None,
 ) -> None:
     """Write a model to share: weights, tokenizer and model card."""
-    names, changes = split(arguments, sections=("runtime",))
+    names, overrides = names_and_overrides(arguments)
     from lengthgen import pipeline
     from lengthgen.config import plugins
     from lengthgen.hub import folder as folders
@@ -44,11 +39,11 @@ def export_run(
         raise UserError(
             "export: give a run and the folder to write, as in: lengthgen export RUN DIR"
         )
-    (run_dir,), folder = find_runs(names[:1], changes), Path(names[1])
+    (run_dir,), changes = chosen_runs([names[0], *overrides], "runtime")
     plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
-        written = folders.export(config, run_dir, folder, license=license, say=show.say)
+        written = folders.export(config, run_dir, Path(names[1]), license=license, say=show.say)
         address = None if push is None else folders.push(written, push, say=show.say)
     echo(address or written)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Plugin, Runs, find_runs, one_of, split, words_of
+from lengthgen.cli.arguments import Plugin, Runs, chosen_runs, one_of, words_of
 from lengthgen.cli.console import echo, print_table
 
 
@@ -26,14 +26,13 @@ def probe_runs(
     Takes eval.* and runtime.* overrides. Writes numbers to probes.jsonl and a picture of each probe
     to probes/ of the run; only missing probes are computed. A plugin may define custom probes.
     """
-    names, changes = split(arguments, sections=("eval", "runtime"))
+    run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     from lengthgen import pipeline
     from lengthgen.config import plugins
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
     chosen = probing.build(words_of(probes), plugins=plugins.give(plugin or []))
-    run_dirs = find_runs(names, changes)
     configs = pipeline.configs_of(run_dirs, changes, plugins=plugin or [])
     for config, run_dir in zip(configs, run_dirs, strict=True):
         with Progress(is_main=True) as show:

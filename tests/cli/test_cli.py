@@ -119,7 +119,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("train scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
         ("train train.lrr=1", "train.lrr: unknown key; did you mean train.lr?"),
         ("train train.tokens=abc", "train.tokens: 'abc' should be a valid integer"),
-        ("train model.d_model=130", "model.d_model=130 is not divisible by model.n_heads=4; try"),
+        ("train model.d_model=130", "model.d_model=130 is not a multiple of model.n_heads=4; try"),
         ("train scheme.parts.rope.bse=1", "scheme.parts.rope.bse: unknown key; did you mean"),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
         ("train --plugin none.py", "none.py cannot be read (No such file or directory); give the"),

@@ -12,9 +12,8 @@ import yaml
 from commands import Shell, here
 from small import SMALL, valid
 
-from lengthgen.cli import runs
 from lengthgen.config import compose
-from lengthgen.config.schema import from_overrides
+from lengthgen.config.schema import from_overrides, overrides_of
 from lengthgen.runs import directory, status
 
 QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
@@ -57,8 +56,11 @@ def test_a_run_changed_is_the_run_of_all_the_words(shell: Shell, run: Path) -> N
     assert yaml.safe_load(ran.out)["corpus"]["path"] == str(Path("texts").absolute())
     assert shell.run("train", "--from", str(run), "seed=2").code == 0
     assert len(list(Path("runs").glob("alibi-tiny-synthetic-s2-*"))) == 1
-    said = shell.refused("train", "--from", run.name, "task=copy")
-    assert "task=copy: it sets keys of several groups" in said
+    of_task = ["task=copy", "model=small", "--cfg", "job"]
+    got = yaml.safe_load(shell.run("train", "--from", run.name, *of_task).out)
+    alone = yaml.safe_load(shell.run("train", "scheme=alibi", *of_task).out)
+    assert got["corpus"] == alone["corpus"]
+    assert [got["train"][key] == alone["train"][key] for key in ("length", "tokens")] == [True] * 2
 
 
 def test_runs_are_chosen_by_their_values_and_shown_as_json(shell: Shell, run: Path) -> None:
@@ -89,9 +91,9 @@ CONFIGURATIONS = [
 @pytest.mark.parametrize("words", CONFIGURATIONS)
 def test_what_differs_from_the_defaults_gives_the_configuration(words: str) -> None:
     given = valid(words.split())
-    again = valid(runs.differences(given))
+    again = valid(overrides_of(given))
     assert (again.run_id, again.evaluation_id) == (given.run_id, given.evaluation_id)
-    assert len(runs.differences(given)) < 15
+    assert len(overrides_of(given)) < 15
 
 
 def test_the_command_that_a_run_is_shown_with_gives_it_again(shell: Shell, run: Path) -> None:

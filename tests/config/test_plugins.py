@@ -7,8 +7,8 @@ from small import small_config
 from trained import ALONE, QUIET, rows_of
 
 from lengthgen import pipeline
-from lengthgen.config import plugins
-from lengthgen.config.schema import Config, from_overrides
+from lengthgen.config import plugins, schema
+from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 
@@ -32,6 +32,11 @@ def config_of(*files: Path) -> Config:
     return small_config(
         "scheme=nope", "+scheme.parts.slope={}", root, "train.tokens=256", plugins=files
     )
+
+
+def changed(run_dir: Path) -> Config:
+    base = pipeline.config_of(run_dir, {})
+    return pipeline.validate(schema.changed(base, ["seed=2"], config_dir=None, plugins=[]))
 
 
 def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path) -> None:
@@ -66,11 +71,9 @@ def test_a_run_keeps_its_plugin_to_be_given(
     for given in ([], [other]):
         with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
             pipeline.configs_of([run_dir], {}, plugins=given)
-    base = pipeline.config_of(run_dir, {})
     with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
-        from_overrides(["seed=2"], config_dir=None, plugins=[], base=base)
+        changed(run_dir)
     (config,) = pipeline.configs_of([run_dir], {}, plugins=[kept])
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir / "eval.jsonl") == before
-    changed = from_overrides(["seed=2"], config_dir=None, plugins=[], base=base)
-    assert pipeline.validate(changed).plugins == [kept.stem]
+    assert changed(run_dir).plugins == [kept.stem]
