@@ -1,7 +1,6 @@
 """The command line: one file per command, whose function imports what it needs when it runs."""
 
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -30,9 +29,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for _room in rooms("cli"):
     COMMANDS.update(_room.COMMANDS)
 
-MULTIRUN = "-m --multirun"
 HYDRA = {  # options of Hydra's programs, and what stands in their place
-    MULTIRUN: "one run takes one value of each key; for several, give lengthgen sweep",
+    "-m --multirun": "for several values of a key, give lengthgen sweep in place of train",
     "-cn --config-name": "a file of overrides is an experiment: give experiment=NAME, as lengthgen "
     "list experiments names them",
     "-cp --config-path -cd": "give --config-dir DIR, a folder of custom groups",
@@ -117,11 +115,10 @@ def _instead(words: list[str]) -> str | None:
     known = compose.keys(config_dir=None)
     for word in words[1:]:
         option, _, value = word.partition("=")
-        key = option.removeprefix("--")
         for options, remedy in HYDRA.items():
             if option in options.split():
-                rest = shlex.join(w for w in words[1:] if w != word) if option in MULTIRUN else ""
-                return f"{option}: {remedy} {rest}".rstrip()
+                return f"{option}: {remedy}"
+        key = option.removeprefix("--")
         if key != option and key in known:
             return f"{option}: keys have no dashes; give {key}={value or 'VALUE'}"
     return None

@@ -110,6 +110,9 @@ Plugin = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="Python file with custom parts, or of a run: it is run."),
 ]
+Gpus = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Processes of one run, by torchrun.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
 

@@ -1,11 +1,9 @@
 """What commands print: lines, tables and JSON on stdout, messages on stderr."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from lengthgen.escaping import visible
 
@@ -25,11 +23,6 @@ def warn_once(line: str) -> None:
 def echo(text: object) -> None:
     """Prints lines on stdout."""
     print(visible(str(text), keep="\n\t"))
-
-
-def print_json(value: Any) -> None:
-    """Prints a value as JSON, which escapes what a terminal would obey."""
-    print(json.dumps(value, indent=1))
 
 
 def print_table(head: list[str], rows: Sequence[list[str]]) -> None:

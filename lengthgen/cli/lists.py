@@ -1,5 +1,6 @@
 """lengthgen list."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Json, Plugin, complete_overrides, selection
-from lengthgen.cli.console import print_json, print_table, warn_once
+from lengthgen.cli.console import echo, print_table, warn_once
 from lengthgen.config.registry import rooms
 from lengthgen.errors import UserError, suggestion
 
@@ -62,7 +63,7 @@ def list_kind(
         head, rows = choices(kind, config_dir=config_dir, plugins=plugin or [])
         records = [dict(zip(head, row, strict=True)) for row in rows]
     if as_json:
-        print_json(records)
+        echo(json.dumps(records, indent=1))
     elif rows:
         print_table(head, rows)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, note_defaults
 from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
@@ -21,9 +21,6 @@ Jobs = Annotated[
     typer.Option(
         min=1, metavar="N", help="Runs at a time; default: the GPUs or cores; more share GPUs."
     ),
-]
-Gpus = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Processes of one run, by torchrun.")
 ]
 Slurm = Annotated[
     str | None,

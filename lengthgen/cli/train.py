@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, complete_run, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, complete_run, note_defaults
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def train(
     overrides: Overrides = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Start N processes with torchrun.")
-    ] = None,
+    gpus: Gpus = None,
     cfg: Annotated[
         str | None,
         typer.Option(

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, note_defaults
 from lengthgen.cli.console import echo
-from lengthgen.cli.sweep import DryRun, Gpus, Jobs, Slurm, print_states, run, slurm_overrides
+from lengthgen.cli.sweep import DryRun, Jobs, Slurm, print_states, run, slurm_overrides
 
 
 def tune(

@@ -634,13 +634,12 @@ def overrides_of(config: Config) -> list[str]:
 
 
 def _as_given(config: Config) -> dict[str, Any]:
-    """Returns plain values as `to_plain`, without those that are chosen by others."""
+    """Returns plain values as `to_plain`, without plugins and what other values choose."""
     plain = to_plain(config)
-    chosen = {
-        "lengths": _lengths(config.train.length, config.eval.reach),
-        "protocols": [_protocol(config.model)],
-    }
-    plain["eval"] |= {key: [] for key, value in chosen.items() if value == plain["eval"][key]}
+    if plain["eval"]["lengths"] == _lengths(config.train.length, config.eval.reach):
+        plain["eval"]["lengths"] = []
+    if plain["eval"]["protocols"] == [_protocol(config.model)]:
+        plain["eval"]["protocols"] = []
     plain["train"] |= {"steps": None, "tuned": None}  # tokens and rates are there
     if isinstance(config.train.init_from, InitFrom):
         plain["train"]["init_from"] = config.train.init_from.path

@@ -129,7 +129,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
         ("eval eval.lenghts=[1]", "eval.lenghts: unknown key; did you mean eval.lengths?"),
         ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
-        ("train -m scheme=rope,alibi", "for several, give lengthgen sweep scheme=rope,alibi"),
+        ("train -m scheme=rope,alibi", "-m: for several values of a key, give lengthgen sweep in"),
         ("train scheme=rope,alibi seed=1", "give lengthgen sweep scheme=rope,alibi seed=1"),
         (f"train --config-dir {'x' * 5000}", "xxx: file name too long"),
     ],

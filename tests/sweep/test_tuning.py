@@ -182,7 +182,7 @@ def test_each_scheme_takes_its_rate(tmp_path: Path) -> None:
     ("words", "content", "said"),
     [
         (["scheme=alibi"], None, "has no rate for scheme alibi, only for rope; run lengthgen tune"),
-        (["train.lr=1e-3"], None, "train.lr=1e-3: train.tuned="),
+        (["train.lr=1e-3"], None, "train.lr: train.tuned="),
         (["train.scheme_lr_ratio=2"], None, "sets it for each scheme; drop one of them"),
         ([], "rope: {lr: fast}", "tuned.yaml: rope.lr: 'fast' should be a valid number"),
         ([], "rope: [", "tuned.yaml: cannot be read as YAML: "),
