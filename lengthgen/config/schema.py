@@ -583,7 +583,7 @@ def _check(config: Config) -> None:
 
 def _divides(key: str, n: int, larger_key: str, larger: int) -> None:
     if larger % n:
-        near = n * max(1, round(larger / n))
+        near = 2 * n * max(1, round(larger / n / 2))  # heads of an odd width cannot be rotated
         raise UserError(
             f"{larger_key}={larger} is not a multiple of {key}={n}; try {larger_key}={near}"
         )

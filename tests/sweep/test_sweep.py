@@ -64,7 +64,7 @@ def test_the_last_override_varies_fastest() -> None:
         (["runtime.log_every=1,2"], "runtime.log_every=1 and runtime.log_every=2 are one run, rop"),
         (["seed=1,1"], "rope-tiny-synthetic-s1-"),
         (["scheme=rope,alib", "seed=1,2"], "scheme=alib: no such scheme; did you mean alibi?"),
-        (["model.n_heads=3"], "model.d_model=32 is not divisible by"),
+        (["model.n_heads=3"], "model.d_model=32 is not a multiple of"),
     ],
 )
 def test_a_grid_with_a_mistake_is_refused(overrides: list[str], said: str) -> None:
@@ -74,7 +74,7 @@ def test_a_grid_with_a_mistake_is_refused(overrides: list[str], said: str) -> No
 def test_an_invalid_point_is_named_by_its_swept_values_and_leaves_nothing(tmp_path: Path) -> None:
     words = ["scheme=rope,alibi", "model.n_heads=4,3", f"runtime.root={tmp_path}/runs"]
     said = refusal(grid, *words)
-    assert said.startswith("scheme=rope model.n_heads=3: model.d_model=32 is not divisible by")
+    assert said.startswith("scheme=rope model.n_heads=3: model.d_model=32 is not a multiple of")
     assert list(tmp_path.iterdir()) == []
 
 
