@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lengthgen.config import compose
 from lengthgen.config.compose import choices, load
-from lengthgen.config.schema import Config, ModelDims, from_overrides
+from lengthgen.config.schema import Config, ModelDims, from_overrides, from_plain, to_plain
 from lengthgen.errors import UserError
 from lengthgen.model.build import create, with_parts
 from lengthgen.model.transformer import Transformer
@@ -42,6 +44,7 @@ SMALL_TASK = [
 # What a search and the tuning of rates take: they measure at T alone.
 MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.reach", "eval.ref"))]
 CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "experiment=")
+PLAIN = r"(seed=|(corpus|eval|model|runtime)\.|train\.(?!tuned))[^$]*"
 VOCAB = 50
 
 
@@ -54,14 +57,21 @@ def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
 def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     """Returns a configuration of a model that trains in a second.
 
-    Hydra composes what is chosen, once; changed values are then quick.
+    Hydra composes what is chosen, once; plain values are then set without it, which is quick.
     """
     chosen = tuple(w for w in overrides if w.startswith(CHOICES))
     values = [w for w in overrides if w not in chosen]
+    if plugins or not all(re.fullmatch(PLAIN, word) for word in values):
+        words = [*SMALL, *chosen, *values]
+        return validate(from_overrides(words, config_dir=None, plugins=plugins))
     base = _composed(*chosen)
     if not values:
         return base
-    return validate(from_overrides(values, config_dir=None, plugins=plugins, base=base))
+    plain = to_plain(base)
+    for key, value in compose.values(values).items():
+        section, _, name = key.rpartition(".")
+        (plain[section] if section else plain)[name] = value
+    return validate(from_plain(plain))
 
 
 @cache
