@@ -76,7 +76,7 @@ COMMAND_LINE = {
     "scheme.name=../x": "scheme.name: '../x' should match",
     # Keys that contradict each other
     "model.d_model=130 model.n_heads=4": "try model.d_model=128",
-    "model.n_kv_heads=3": "n_kv_heads=3 does not divide model.n_heads=4",
+    "model.n_kv_heads=3": "model.n_heads=4 is not a multiple of model.n_kv_heads=3",
     "model.norm=rms model.biases=[norm]": "model.norm=rms has no bias",
     "model.biases=[head]": "model.biases.0: 'head'",
     "train.batch_tokens=1000": "train.batch_tokens=1000 is not a multiple of train.length=512",
