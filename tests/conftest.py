@@ -10,7 +10,11 @@ import pytest
 import torch
 from commands import Shell, here, train_words
 from hypothesis import settings
+from small import small_config
 from small_corpora import TEXTS
+
+from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
 
 # The same examples in every run, and few: a test that draws is as quick as one that lists.
 settings.register_profile(
@@ -82,6 +86,18 @@ def folder(tmp_path: Path) -> Path:
     for name, text in TEXTS.items():
         (folder / name).write_bytes(text.encode())
     return folder
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token cache that runs share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def corpus(cache: Path) -> TokenizedCorpus:
+    """The corpus of SMALL."""
+    return corpora.load(small_config().corpus, cache_dir=cache, say=print)
 
 
 @pytest.fixture

@@ -85,9 +85,6 @@ def test_a_model_that_diverged_is_an_error_not_a_text(temperature: float) -> Non
         written(model, [3], temperature=temperature)
 
 
-# Runs
-
-
 class Runs(NamedTuple):
     """A run that learned to copy a little, and one of random words with 16 learned positions."""
 

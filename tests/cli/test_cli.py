@@ -159,9 +159,6 @@ def test_what_cannot_be_evaluated_is_one_line(
     assert said in shell.refused("eval", *shlex.split(words))
 
 
-# Processes, signals and streams
-
-
 def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text("raise KeyboardInterrupt\n")
     ran = shell.run("train", "--plugin", "part.py")
@@ -241,10 +238,10 @@ def test_a_signal_ends_all_processes_with_one_line(tmp_path: Path, kind: signal.
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(kind)
-    out, err = process.communicate(timeout=240)
-    assert (process.returncode, out) == (128 + kind, "")
-    assert err.splitlines()[-1].startswith(f"stopped by {kind.name} after step")
-    assert "Traceback" not in err
+    ran = commands.ended(process)
+    assert (ran.code, ran.out) == (128 + kind, "")
+    assert ran.err.splitlines()[-1].startswith(f"stopped by {kind.name} after step")
+    assert "Traceback" not in ran.err
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
 
 
@@ -276,9 +273,6 @@ def test_a_run_needs_none_of_the_modules_and_signals_that_windows_lacks(tmp_path
     assert "| rope" in ran.out
 
 
-# Commands
-
-
 def test_a_pipe_gets_tab_separated_names_and_descriptions(shell: Shell) -> None:
     head, *rows = [line.split("\t") for line in shell.run("list", "schemes").out.splitlines()]
     assert head == ["scheme", "what", "variants"]
@@ -307,9 +301,6 @@ def test_evaluation_takes_lengths_protocols_an_id_and_a_path(shell: Shell, run_i
         ran = shell.run("eval", run, "--lengths", "T,2T", "--protocols", "tail,nonoverlap")
         assert ran.code == 0, ran.err
         assert "Perplexity by context length, nonoverlap" in ran.out
-
-
-# Completion
 
 
 def complete(shell: Shell, name: str, **environment: str) -> list[str]:

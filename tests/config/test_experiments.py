@@ -54,10 +54,6 @@ def configs(name: str) -> Iterator[Config]:
     yield from map(config_of, dict.fromkeys(seedless))
 
 
-def number(text: str) -> int:
-    return int(text.replace(",", ""))
-
-
 @each
 def test_it_names_source_claim_command_cost_expectation_and_differences(name: str) -> None:
     first, *rest = paragraphs(name)
@@ -82,7 +78,7 @@ def test_its_configurations_are_valid_runs_of_the_lengths_it_names(name: str) ->
     first = " ".join(paragraphs(name)[0].split())
     said = re.search(r"trained (?:at T|to L) = ([\d,]+).* measured at ([\d,]+) to ([\d,]+)", first)
     assert said is not None
-    trained, shortest, longest = map(number, said.groups())
+    trained, shortest, longest = (int(n.replace(",", "")) for n in said.groups())
     runs = [validate(config).run_id for config in configs(name)]
     assert len(set(runs)) == len(runs)
     for config in configs(name):

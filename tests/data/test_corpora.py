@@ -15,7 +15,7 @@ import filelock
 import numpy as np
 import pytest
 import tokenizers
-from commands import begin, files_limited_to, here
+from commands import begin, ended, files_limited_to, here
 from small_corpora import TEXTS, files, load, shipped, synthetic, write
 
 from lengthgen.config import schema
@@ -51,9 +51,6 @@ def elsewhere(corpus: schema.Corpus, cache_dir: Path, *, deadly: str = "") -> su
 
 def folders(cache_dir: Path) -> list[Path]:
     return [path for path in cache_dir.iterdir() if path.is_dir()]
-
-
-# Tokens
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "bytes"])
@@ -204,8 +201,6 @@ def test_ids_beyond_16_bits_are_kept(folder: Path, cache_dir: Path, tmp_path: Pa
     assert 257 + 69_999 in loaded.train.tokens
 
 
-# The same tokens everywhere
-
 SYNTHETIC = "1ca5e9ed1ffe86dc"  # of the first version of the cache; runs compare by it
 
 
@@ -248,9 +243,6 @@ def test_a_run_reads_the_tokens_of_its_fingerprint(folder: Path, cache_dir: Path
     assert now.fingerprint != begun.fingerprint
 
 
-# lengthgen data
-
-
 @pytest.mark.parametrize("packed", ["false", "true"])
 def test_data_shows_how_long_documents_are_and_what_they_reach(tmp_path: Path, packed: str) -> None:
     write(tmp_path, {f"train/{i}.txt": "x" * 40 for i in range(6)})
@@ -268,19 +260,15 @@ def test_data_shows_how_long_documents_are_and_what_they_reach(tmp_path: Path, p
     assert end[0].startswith("packed: ") == (packed == "true")
 
 
-# The cache
-
-
 @pytest.mark.slow
 def test_a_killed_build_leaves_nothing_trusted(
     folder: Path, cache_dir: Path, tmp_path: Path
 ) -> None:
-    killed = elsewhere(files(folder), cache_dir, deadly="tokens of files")
-    killed.communicate(timeout=300)
-    assert killed.returncode == -signal.SIGKILL
+    killed = ended(elsewhere(files(folder), cache_dir, deadly="tokens of files"))
+    assert killed.code == -signal.SIGKILL
     (left,) = folders(cache_dir)
     assert left.name.startswith(".files-")
-    again = elsewhere(files(folder), cache_dir).communicate(timeout=300)[0]
+    again = ended(elsewhere(files(folder), cache_dir)).out
     assert again == load(files(folder), tmp_path / "other").corpus.fingerprint
     assert not list(cache_dir.glob(".files-*[0-9]/"))
 

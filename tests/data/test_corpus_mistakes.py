@@ -19,7 +19,7 @@ from lengthgen.errors import UserError
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
 UNKNOWN = "has no text in column 'text'; set corpus.text_column to one of: body, id"
 NO_TRAIN = "corpus=files: the train split has no documents with text; give more, or longer ones"
-UTF16 = "A text.".encode("utf-16")
+UTF16, UTF32 = "A text.".encode("utf-16"), "A text.".encode("utf-32")
 BYTES: Any = pa.array([b"A", b"\xff"]).cast(pa.string(), safe=False)  # claims to be text
 NO_UTF8 = {f"{i}.txt": b"A\xff" for i in range(5)}
 
@@ -35,12 +35,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
-    (
-        {"a.txt": "A text.".encode("utf-32")},
-        "",
-        {},
-        "{}/a.txt is UTF-32; convert it: iconv -f utf-3",
-    ),
+    ({"a.txt": UTF32}, "", {}, "{}/a.txt is UTF-32; convert it: iconv -f utf-32 -t utf-8 OLD"),
     ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
     ({"a.csv.gz": gzip.compress(UTF16[2:])}, "", {}, "{}/a.csv.gz:1 is UTF-16 without its mark"),
     ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
@@ -54,29 +49,14 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.parquet": {"text": [1], "b": ["A"]}}, "", {}, "set corpus.text_column to one of: b"),
     ({"b.parquet": {"text": [1]}}, "", {}, "has no text in column 'text'; it has no other"),
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
-    (
-        {"b.parquet": "PAR1 and no more"},
-        "",
-        {},
-        "{}/b.parquet:1 is damaged (Parquet magic bytes not",
-    ),
+    ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
     ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "{}/b.csv:1 is damaged (unexpected end of data)"),
-    (
-        {"b.json": '{\n"data": [{"text": "A"}]}'},
-        "",
-        {},
-        "{}/b.json:1 has no text in column 'text'; set",
-    ),
+    ({"b.json": '{\n"data": [{"text": "A"}]}'}, "", {}, "b.json:1 has no text in column 'text'"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, NO_TRAIN),
     (HELD, "", {}, NO_TRAIN.replace("train", "validation")),
     ({"a.txt": "A", "b.jsonl": '{"text": "\\ud800"}'}, "", {}, "b.jsonl:1 is no text that UTF-8"),
-    (
-        TEXTS,
-        "",
-        {"tokenizer": "bite"},
-        "corpus.tokenizer: bite is no file; it is not cached here, a",
-    ),
+    (TEXTS, "", {"tokenizer": "bite"}, "corpus.tokenizer: bite is no file; it is not cached here"),
     (TEXTS, "", {"tokenizer": "{}/bite"}, "/bite does not exist; give a tokenizer.json; did you m"),
     (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: {}/tokenizer.json does not exist"),
     (TEXTS, "", {"tokenizer": "{}/plain.txt"}, "plain.txt is not a tokenizer.json of the tokenize"),
@@ -110,26 +90,12 @@ def prefixed(tokenizer: dict[str, Any]) -> None:
 
 def sentencepiece(tokenizer: dict[str, Any]) -> None:
     """A BPE as Llama 2's, whose tokens are bytes or pieces of text with marks for blanks."""
-    pieces = [
-        "<unk>",
-        "<s>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        "\u2581",
-        *"abe",
-        "\u2581a",
-    ]
-    model = tokenizers.models.BPE(
-        vocab={piece: i for i, piece in enumerate(pieces)},
-        merges=[("\u2581", "a")],
-        unk_token="<unk>",
-        byte_fallback=True,
-    )
-    steps = [
-        tokenizers.normalizers.Prepend("\u2581"),
-        tokenizers.normalizers.Replace(" ", "\u2581"),
-    ]
-    given = tokenizers.Tokenizer(model)
-    given.normalizer = tokenizers.normalizers.Sequence(steps)
+    blank, read = "\u2581", tokenizers.normalizers
+    pieces = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), *blank, *"abe"]
+    vocab = {piece: i for i, piece in enumerate([*pieces, f"{blank}a"])}
+    how: dict[str, Any] = {"merges": [(blank, "a")], "unk_token": "<unk>", "byte_fallback": True}
+    given = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, **how))
+    given.normalizer = read.Sequence([read.Prepend(blank), read.Replace(" ", blank)])
     given.add_special_tokens(["<unk>", "<s>"])
     tokenizer.clear()
     tokenizer |= json.loads(given.to_str())

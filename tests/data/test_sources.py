@@ -35,9 +35,6 @@ def key_of(corpus: schema.Corpus) -> object:
     return corpus.model_dump_json(), code_of(type(source)), source.data_key()
 
 
-# Files
-
-
 def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -123,18 +120,12 @@ def test_the_end_of_a_single_document_validates(tmp_path: Path) -> None:
     assert 0.04 < len(validation.text) / len(text) < 0.06
 
 
-# Rates are tuned on training documents
-
-
 def test_tuning_splits_the_training_documents_and_reads_no_others() -> None:
     corpus = synthetic(documents=200)
     train, _ = read_all(corpus)
     tuned = read_all(corpus.model_copy(update={"held_out": "tuning"}))
     assert sorted(names(tuned[0] + tuned[1])) == sorted(names(train))
     assert 4 <= len(tuned[1]) <= 20
-
-
-# The standard library
 
 
 @pytest.mark.slow
@@ -165,8 +156,6 @@ def test_tests_tables_and_packages_are_no_library_and_encodings_declared(tmp_pat
     documents = [d for held_out in (False, True) for d in source.read(held_out=held_out)]
     assert {d.name: d.text for d in documents} == {"argparse.py": text, "json/tool.py": "x = 1\n"}
 
-
-# The pinned projects
 
 DOCUMENTS = "05bf4cf4d66f1ce4"  # sha256 of their names and texts
 FINGERPRINT = "a720ef6a5ed0841b"  # of the tokens, with the values of conf/corpus/python.yaml
@@ -261,9 +250,6 @@ def test_a_wheel_of_another_hash_is_fetched(
     assert damaged.read_bytes() == good.read_bytes()
 
 
-# Seeded random documents
-
-
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_planted_copy_repeats_a_source_a_quarter_of_the_document_before(held_out: bool) -> None:
     source = Synthetic.of(synthetic(copies=4, document_tokens=400))
@@ -282,8 +268,6 @@ def test_random_documents_differ_and_do_not_depend_on_how_many_there_are() -> No
     assert len({document.text for document in many + validation}) == 33
     assert len({word for document in many for word in document.text.split()}) == 64
 
-
-# A source of one's own: one file and one YAML
 
 FILE, YAML = example("counting.py"), example("my_conf/corpus/counting.yaml")
 DOCUMENT = 'Document(name=f"{split}:{step}", text=" ".join(map(str, numbers)))'

@@ -114,9 +114,6 @@ def test_encoder_and_decoder_have_parameters_of_their_own_that_variants_keep() -
         assert torch.equal(parameter, own[name])
 
 
-# Parity with HF
-
-
 def hf_t5() -> Any:
     """Returns a random T5 in float64 whose norms are ours; its GELU and blocks are as released."""
     t5 = imported("transformers.models.t5")
@@ -185,9 +182,6 @@ def test_logits_are_those_of_hf_t5_with_its_weights() -> None:
         want = theirs(input_ids=prompt, decoder_input_ids=answer).logits[0]
         close(logits[row, first:], want, atol=1e-9)
     assert float(logits.std()) > 0.1  # there is something to compare
-
-
-# Masked spans of text
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 20, 39, 114, 568, 4000])
@@ -281,9 +275,6 @@ def test_a_masked_token_is_scored_given_text_around_and_earlier_ones(planned: Pl
     assert (targets[:31] == IGNORED).all()
     want = [-float(log_p[i, t]) for i, t in enumerate(targets) if 0 <= t < VOCAB]
     assert nats == pytest.approx(want, rel=1e-9)
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

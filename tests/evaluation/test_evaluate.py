@@ -19,7 +19,6 @@ from trained import ALONE, QUIET, save_model, with_eval
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation import plan as plans
@@ -34,27 +33,8 @@ LENGTHS = [16, 32, 64]
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def corpus(cache: Path) -> TokenizedCorpus:
-    return corpora.load(small_config().corpus, cache_dir=cache, say=QUIET.say)
-
-
-@pytest.fixture(scope="module")
 def planned(corpus: TokenizedCorpus) -> Plan:
     return plans.plan(small_config("eval.endpoints=6"), corpus)
-
-
-def scored_tokens(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Returns (document, number of the target) of everything the spans score."""
-    return [(s.document, t) for s in spans for t in range(s.end - s.scored, s.end)]
-
-
-def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
-    return plans.windows(Cell(protocol, None, length), planned)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +43,11 @@ def spans_of(protocol: str, length: int, planned: Plan) -> list[Span]:
 def test_every_length_scores_the_same_targets_once_also_where_it_is_no_multiple_of_t(
     protocol: str, lengths: Sequence[int], planned: Plan
 ) -> None:
-    each = [sorted(scored_tokens(spans_of(protocol, length, planned))) for length in lengths]
+    spans = [plans.windows(Cell(protocol, None, length), planned) for length in lengths]
+    targets = [
+        [(s.document, t) for s in at for t in range(s.end - s.scored, s.end)] for at in spans
+    ]
+    each = [*map(sorted, targets)]
     assert all(scored == each[0] for scored in each)
     assert len(set(each[0])) == len(each[0]) > 0
 

@@ -158,9 +158,6 @@ def test_without_far_text_or_another_document_the_reason_is_said(measured: Measu
     assert said[25] is said[64] is None
 
 
-# Spans
-
-
 def places_of(*, reach: int = 96, longest: int = 96, blocks: int = 2) -> Plan:
     return Plan(
         corpus=NO_CORPUS,
@@ -196,9 +193,6 @@ def test_sliding_scores_every_token_once_with_full_windows(stride: int, length: 
     assert {s.length for s in windows} == {length}
     later = [s for s in windows if s.scored < length]
     assert {s.scored for s in later} <= {min(stride, length), 96 % length, (96 - length) % stride}
-
-
-# The matched tail
 
 
 @st.composite

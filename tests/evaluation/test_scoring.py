@@ -22,14 +22,6 @@ VOCAB = 50  # of small_model
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> TokenizedCorpus:
-    config = small_config()
-    loaded = corpora.load(config.corpus, cache_dir=tmp_path_factory.mktemp("cache"), say=QUIET.say)
-    assert loaded.bos_id is not None
-    return loaded
-
-
-@pytest.fixture(scope="module")
 def planned(corpus: TokenizedCorpus) -> Plan:
     return plan.plan(small_config("eval.endpoints=6"), corpus)
 
@@ -71,9 +63,6 @@ def all_spans(protocol: str, planned: Plan) -> list[Span]:
     ]
 
 
-# Prefixes
-
-
 def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
     """Returns the nats of a span's targets from one call of the model on its window."""
     tokens = corpus.validation.document(span.document)
@@ -110,9 +99,6 @@ def test_windows_are_shared_unless_length_matters(corpus: TokenizedCorpus, plann
         assert np.allclose(whole[:32], part, rtol=0, atol=1e-9) == is_shared
     assert costs[False] == sum(span.length for span in spans)
     assert costs[True] == sum(host.length for host in set(shared(spans).values())) < costs[False]
-
-
-# Far text
 
 
 def replacement(kind: str, planned: Plan, *, T: int = 8) -> Replace:

@@ -102,11 +102,6 @@ def run(trained: dict[str, Config], tmp_path: Path) -> Config:
     return config.model_copy(update={"runtime": runtime})
 
 
-@pytest.fixture
-def shell() -> Shell:
-    return Shell()
-
-
 def card_of(folder: Path) -> str:
     return (folder / "README.md").read_text()
 
@@ -174,9 +169,6 @@ def about_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())["lengthgen"]
 
 
-# The card
-
-
 def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Path) -> None:
     folder = exported(run, tmp_path / "model")
     card, about = card_of(folder), about_of(folder)
@@ -221,9 +213,6 @@ def test_no_text_of_a_row_becomes_markup_of_the_card(run: Config, tmp_path: Path
     assert "<img" not in card
 
 
-# The tokenizer
-
-
 @pytest.mark.parametrize("name", ["rotary", "bpe", "without bos"])
 def test_a_text_begins_as_in_training(
     name: str, trained: dict[str, Config], tmp_path: Path
@@ -242,9 +231,6 @@ def test_a_text_begins_as_in_training(
     assert (theirs.bos_token_id, theirs.eos_token_id) == (corpus.bos_id, corpus.bos_id)
 
 
-# Folders that are there already
-
-
 def test_an_empty_folder_is_taken_and_a_full_one_is_left_as_is(run: Config, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -259,9 +245,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(run: Config, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/model: cannot be written \(Not a directory\)"):
         exported(run, tmp_path / "file" / "model")
-
-
-# Folders that are no export, or damaged
 
 
 def flip(path: Path) -> None:
@@ -307,9 +290,6 @@ def test_a_folder_that_is_no_export_or_was_changed_is_refused_in_one_line(
     assert message in refusal(load, folder)
 
 
-# Code that comes along
-
-
 def test_code_that_comes_along_runs_only_if_the_caller_names_it(
     trained: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,13 +302,9 @@ def test_code_that_comes_along_runs_only_if_the_caller_names_it(
     load(folder, plugins=[code])
 
 
-# The command
-
-
 def test_the_command_finds_runs_by_name_and_prints_the_folder(
-    run: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
+    run: Config, tmp_path: Path, shell: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     ran = shell.run("export", "rope", "model", "--license", "apache-2.0")
     assert (ran.code, ran.out) == (0, f"{tmp_path}/model\n")
     _, text, _ = card_of(tmp_path / "model").split("---\n", 2)
@@ -347,19 +323,10 @@ def test_the_command_finds_runs_by_name_and_prints_the_folder(
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(
-    words: list[str],
-    message: str,
-    run: Config,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    shell: Shell,
+    words: list[str], message: str, run: Config, tmp_path: Path, shell: Shell
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert message in shell.refused("export", *words)
     assert not (tmp_path / "model").exists()
-
-
-# The Hub
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -1,6 +1,7 @@
 """Imported models: the logits of transformers, and runs like any other."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -261,19 +262,13 @@ def _config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+MODEL = "model.safetensors"
+
+
 def _weights(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors")
-
-
-def _truncate(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def _bin(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
 def _index(folder: Path) -> None:
@@ -284,9 +279,15 @@ def _index(folder: Path) -> None:
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config.json": (lambda f: (f / "config.json").unlink(), "is no folder with a config.json"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
-    "cut short": (_truncate, "model.safetensors is damaged or cut short"),
+    "cut short": (
+        lambda f: os.truncate(f / MODEL, 9_000),
+        "model.safetensors is damaged or cut short",
+    ),
     "a missing shard": (_index, "has no model-2.safetensors: another format"),
-    "pickles": (_bin, "has no model.safetensors: another format may run code"),
+    "pickles": (
+        lambda f: (f / MODEL).rename(f / "pytorch_model.bin"),
+        "has no model.safetensors: another format may run code",
+    ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "another tokenizer": (lambda f: _config(f, vocab_size=99), "ids and the embedding 99 rows"),
     "an architecture": (lambda f: _config(f, model_type="mamba"), "no model_type='mamba' here"),

@@ -34,8 +34,6 @@ def content_of(root: Path) -> dict[Path, bytes]:
     return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and {*kept} & {*p.parts}}
 
 
-# Kills
-
 SIGNALLED = """
 import os, signal, sys
 from lengthgen import cli
@@ -77,9 +75,6 @@ def test_a_run_killed_again_and_again_ends_as_its_twin(tmp_path: Path, undisturb
     assert left == []
 
 
-# Torn lines and lost files
-
-
 def cut_train_rows(run_dir: Path) -> None:
     path = run_dir / "train.jsonl"
     os.truncate(path, path.stat().st_size - 40)
@@ -92,27 +87,21 @@ def cut_eval_rows(run_dir: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def lose_the_status(run_dir: Path) -> None:
-    (run_dir / "status.json").write_text("{")
+HARMS: list[Callable[[Path], object]] = [
+    *(cut_train_rows, cut_eval_rows),
+    lambda run_dir: (run_dir / "status.json").write_text("{"),
+    lambda run_dir: (run_dir / "config.yaml").unlink(),
+]
 
 
-def lose_the_configuration(run_dir: Path) -> None:
-    (run_dir / "config.yaml").unlink()
-
-
-@pytest.mark.parametrize(
-    "harm", [cut_train_rows, cut_eval_rows, lose_the_status, lose_the_configuration]
-)
+@pytest.mark.parametrize("harm", HARMS)
 def test_the_same_command_repairs_what_a_crash_may_leave(
-    trained: Path, undisturbed: Path, harm: Callable[[Path], None]
+    trained: Path, undisturbed: Path, harm: Callable[[Path], object]
 ) -> None:
     harm(one_run(trained))
     ran = here(*train_words(trained, "scheme=rope"))
     assert ran.code == 0, ran.err
     assert result(trained) == result(undisturbed)
-
-
-# What cannot be read
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
@@ -137,9 +126,6 @@ def test_what_cannot_be_read_is_one_line_and_nothing_is_trained_or_deleted(
     assert f"{name}: cannot be read ({os.strerror(code)})" in said
     assert "remove" not in said
     assert content_of(trained) == before
-
-
-# Disks
 
 
 @pytest.fixture
@@ -179,9 +165,6 @@ def test_an_evaluation_without_room_loses_no_row(disk: Disk, undisturbed: Path) 
     assert (one_run(root) / "eval.jsonl").read_bytes() == before
     disk.empty()
     assert here(*words).code == 0
-
-
-# Losses that are not finite
 
 
 def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from parts import textbook
 from small import close, context, dims, layer_of, small_model, some_qkv
 from torch import Tensor
 
@@ -76,20 +77,12 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 GRAD = pytest.mark.parametrize("grad", [True, False])
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
-    """Returns the textbook formula with an [H, T, T] table added to the logits."""
-    length = q.shape[2]
-    later = torch.ones(length, length, dtype=torch.bool).triu(1)
-    logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + added
-    return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
-
-
 @pytest.mark.parametrize("length", [20, BLOCK + 20])
 def test_owners_of_scores_weights_and_values_replace_them_and_see_biases(length: int) -> None:
     bias, owner = LearnedBias(length), Doubled(SHAPE)
     q, k, v = some_qkv(length, dtype=torch.float64)
     c = context(small_model("nope"), length, dtype=torch.float64)
-    want = -dense(q * 2, k, v, 2 * bias.table) / 2
+    want = -textbook(q * 2, k, v, 2 * bias.table) / 2
     torch.testing.assert_close(attend(q, k, v, replace(c, hooks=layer_of(bias, owner))), want)
 
 
@@ -169,7 +162,7 @@ def test_flex_attention_with_a_distance_table_equals_the_blocks_and_has_their_gr
     far = (torch.arange(128)[:, None] - torch.arange(128)).clamp(min=0)
     weight = torch.randn_like(v)
     got = flex(table, q, k, v, scale=0.25)
-    want = dense(q, k, v, table[:, far])
+    want = textbook(q, k, v, table[:, far])
     close(got, want, atol=1e-5)
     close(
         torch.autograd.grad((got * weight).sum(), table)[0],

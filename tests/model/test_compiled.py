@@ -61,14 +61,6 @@ def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:
     assert graphs == 1
 
 
-# Activation checkpointing, compilation, accumulation
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 def stepped(
     config: Config, cache: Path, *, steps: int = 2
 ) -> tuple[list[float], dict[str, Tensor]]:

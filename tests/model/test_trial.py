@@ -103,23 +103,16 @@ def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
     ("requested", "message"),
     [
         (
-            [
-                "scheme=rope",
-                "+scheme.variants.mine={longrope:{factor:null,lambdas:[1,2]}}",
-                "eval.variants=[mine]",
-            ],
+            ["+variants.mine={longrope:{factor:null,lambdas:[1,2]}}", "eval.variants=[mine]"],
             r"longrope\.lambdas: 2 numbers",
         ),
-        (
-            ["scheme=rope", "+scheme.parts.p_rope={share:0.001}"],
-            r"p_rope\.share=0\.001 .* keeps none",
-        ),
+        (["+scheme.parts.p_rope={share:0.001}"], r"p_rope\.share=0\.001 .* keeps none"),
     ],
 )
 def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(
     tmp_path: Path, requested: list[str], message: str
 ) -> None:
-    config = small_config(*requested, f"runtime.root={tmp_path}/runs")
+    config = small_config("scheme=rope", *requested, f"runtime.root={tmp_path}/runs")
     with pytest.raises(UserError, match=message):
         train_and_evaluate(config, ranks=ALONE, show=QUIET)
     assert not config.run_dir.exists()

@@ -146,9 +146,6 @@ def test_text_that_does_not_serve_is_skipped_with_a_reason() -> None:
     assert "one document" in row["skipped"]
 
 
-# Shift invariance
-
-
 @EVERY
 def test_a_shift_is_seen_just_where_parts_claim_none(name: str, variant: str | None) -> None:
     model = copy.deepcopy(every_model(name, variant))
@@ -183,9 +180,6 @@ def test_a_shift_of_a_table_is_the_table_read_further_on() -> None:
     assert row["dnll"] == pytest.approx((nll_1 - nll_0).mean().item(), rel=1e-9)
     assert row["kl"] == pytest.approx((p_0 * (p_0 / p_1).log()).sum(-1).mean().item(), rel=1e-9)
     assert row["max_dlogit"] == pytest.approx((logits[1] - logits[0]).abs().max().item(), rel=1e-9)
-
-
-# Receptive field
 
 
 def test_shares_are_those_of_finite_differences_of_every_embedding() -> None:
@@ -235,9 +229,6 @@ def test_a_window_lets_no_gradient_pass_beyond_layers_times_width(width: int) ->
         assert shares[width] < 1
 
 
-# Attention
-
-
 @pytest.mark.parametrize("name", ["rope", "alibi", "stick_breaking"])
 def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
     model = small_model(name)
@@ -260,9 +251,6 @@ def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
         for key, values in want.items():
             got = torch.tensor(row[key], dtype=torch.float64)
             torch.testing.assert_close(got, values, rtol=1e-5, atol=1e-9)
-
-
-# Biases
 
 
 def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
@@ -336,9 +324,6 @@ def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
             r = W_R[0].reshape(4, 8, 32)[h] @ R
             want = (v.reshape(4, 8)[h] @ r / math.sqrt(8)).item()
             assert row["bias"][h][n] == pytest.approx(want, rel=1e-5, abs=1e-9)
-
-
-# Positions
 
 
 def synthetic(n: int, *, seed: int, signal: float) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,9 @@ import re
 import runpy
 from pathlib import Path
 
+import claims
 import pytest
+import receptive_fields
 import yaml
 from repository import ROOT
 
@@ -13,26 +15,20 @@ from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
 
 RESULTS = ROOT / "results"
-CLAIMS = runpy.run_path(str(ROOT / "scripts" / "claims.py"))
 FILLED = runpy.run_path(str(ROOT / "docs" / "fill.py"))["filled"]
 
 
 @pytest.mark.parametrize(
     ("low", "high", "bound", "above"),
-    [
-        (0.1, 0.3, 0.0, True),
-        (-0.3, -0.1, 0.0, False),
-        (-0.1, 0.3, 0.0, None),
-        (0.1, 0.3, 0.5, False),
-    ],
+    [(0.1, 0.3, 0, True), (-0.3, -0.1, 0, False), (-0.1, 0.3, 0, None), (0.1, 0.3, 0.5, False)],
 )
 def test_an_interval_on_one_side_of_the_bound_decides(
     low: float, high: float, bound: float, above: bool | None
 ) -> None:
     estimate = Estimate(value=(low + high) / 2, low=low, high=high, seeds=(0.0, 0.0))
-    assert CLAIMS["on_side"](estimate, bound, above=True) is above
+    assert claims.on_side(estimate, bound, above=True) is above
     opposite = None if above is None else not above
-    assert CLAIMS["on_side"](estimate, bound, above=False) is opposite
+    assert claims.on_side(estimate, bound, above=False) is opposite
 
 
 @pytest.mark.parametrize(
@@ -45,22 +41,21 @@ def test_an_interval_on_one_side_of_the_bound_decides(
     ],
 )
 def test_a_claim_holds_if_all_its_statements_do(holds: list[bool | None], verdict: str) -> None:
-    assert CLAIMS["verdict"](holds) == verdict
+    assert claims.verdict(holds) == verdict
 
 
 @pytest.mark.slow
 def test_the_page_of_claims_is_what_the_committed_rows_give() -> None:
-    claims = yaml.safe_load((RESULTS / "claims.yaml").read_text(encoding="utf-8"))
+    given = yaml.safe_load((RESULTS / "claims.yaml").read_text(encoding="utf-8"))
     page = (RESULTS / "published.md").read_text(encoding="utf-8")
-    assert page == CLAIMS["page"](claims), "run python scripts/claims.py"
+    assert page == claims.page(given), "run python scripts/claims.py"
 
 
 @pytest.mark.slow
 def test_receptive_fields_are_tabled_from_the_committed_rows() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "receptive_fields.py"))
-    folder, found = RESULTS / "probes", script["schemes"]()
+    folder, found = RESULTS / "probes", receptive_fields.schemes()
     assert len(found) > 15
-    assert (folder / "table.md").read_text(encoding="utf-8") == script["page"](found)
+    assert (folder / "table.md").read_text(encoding="utf-8") == receptive_fields.page(found)
 
 
 def test_the_findings_of_the_readme_are_numbers_of_figure1() -> None:

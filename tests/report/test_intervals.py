@@ -16,9 +16,6 @@ def rng() -> Rng:
     return np.random.default_rng(7)
 
 
-# Variance components
-
-
 def effects(rng: Rng, R: int, D: int, *, heavy: bool, **sd: float) -> Floats:
     """Sums of one target a document: an effect of each seed, each document and each cell.
 
@@ -128,9 +125,6 @@ def test_a_share_of_right_answers_has_an_interval_where_all_are_right(rng: Rng) 
     assert found.low == pytest.approx(50 / (50 + 1.959964**2), rel=1e-6)  # Wilson
     half = as_share(ratio((rng.random((3, 200)) < 0.5).astype(float), np.ones(200)), 200)
     assert 0.0 < half.low < half.value < half.high < 1.0
-
-
-# Joint comparisons
 
 
 def shared_error(

@@ -153,22 +153,16 @@ def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverged_in_training_has_the_cells_of_another_seed(tmp_path: Path) -> None:
-    good, lost = write_run(tmp_path, losses=LOSSES), write_run(tmp_path, seed=2)
-    run = directory.load_config(lost).run_id
-    with pytest.raises(Diverged), status.record_status(lost, run=run, evaluation_id="x"):
-        raise Diverged("loss is nan at step 3")
-    rows, said = loaded(lost, good)
-    assert said == []
+    good = write_run(tmp_path, losses=LOSSES)
+    lost, alone = write_run(tmp_path, seed=2), write_run(tmp_path, "alibi")
+    for run in (lost, alone):
+        record = status.record_status(run, run=run.name, evaluation_id="x")
+        with pytest.raises(Diverged), record:
+            raise Diverged("loss is nan at step 3")
+    rows, (line,) = loaded(lost, good, alone)
+    assert f"{alone.name} " in line
+    assert "it diverged in training, and no other seed is evaluated" in line
     assert rows.groupby("seed")["nats"].count().to_dict() == {1: 4, 2: 0}
     losses = findings(rows).query("quantity == 'loss'")
     assert losses["value"].tolist() == [math.inf, math.inf]
     assert set(losses["n_seeds"]) == {2}
-
-
-def test_a_diverged_run_without_another_seed_is_named(tmp_path: Path) -> None:
-    good, lost = write_run(tmp_path, losses=LOSSES), write_run(tmp_path, "alibi")
-    run = directory.load_config(lost).run_id
-    with pytest.raises(Diverged), status.record_status(lost, run=run, evaluation_id="x"):
-        raise Diverged("loss is nan at step 3")
-    _, (line,) = loaded(good, lost)
-    assert "it diverged in training, and no other seed is evaluated" in line

@@ -33,9 +33,6 @@ def notes(*tables: pd.DataFrame) -> list[str]:
     return [note for selection in select(pd.concat(tables)) for note in selection.notes]
 
 
-# Names
-
-
 def test_runs_that_differ_in_the_seed_alone_are_one_series() -> None:
     assert names(frame(3.0, seeds=(1,)), frame(3.0, seeds=(2,))) == ["rope"]
 
@@ -93,9 +90,6 @@ def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
 def test_schemes_that_are_given_what_belongs_together_are_upper_bounds() -> None:
     abacus = config(scheme__parts={"abacus": {}})
     assert names(frame(3.0, scheme="abacus", config=abacus)) == ["abacus (upper bound)"]
-
-
-# What is compared
 
 
 def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:

@@ -30,11 +30,6 @@ from lengthgen.report.statistics import (
 T = 512
 
 
-def by_length(*losses: float) -> Loss:
-    """The same loss in all seeds and documents."""
-    return lambda _seed, _document, n: losses[LENGTHS.index(n)]
-
-
 def noisy(key: int, *, scale: float = 0.05) -> Callable[[int, str, int], float]:
     """Losses of 3 nats with an effect of each seed, each document and each score."""
 
@@ -142,9 +137,6 @@ def test_without_T_there_is_neither_gain_nor_verdict_and_that_is_said() -> None:
     assert any("no loss at T=512" in note for note in notes(rows))
 
 
-# Verdicts
-
-
 def estimate(low: float, high: float, *, seeds: tuple[float, ...] | None = None) -> Estimate:
     middle = (low + high) / 2
     unit = Spread(seeds=0.0, documents=1.0, n_seeds=2, freedom=7.0)
@@ -195,9 +187,6 @@ def test_a_gain_is_seldom_called_of_the_other_sign(truth: float) -> None:
     assert wrong <= 300 * 0.05 + 2 * math.sqrt(300 * 0.05 * 0.95)
 
 
-# c*
-
-
 @pytest.mark.parametrize(
     ("losses", "used"),
     [
@@ -237,9 +226,6 @@ def test_lengths_and_documents_that_not_every_seed_has_are_left_out_and_named() 
     assert sorted(numbers(rows, "gain")) == [256, 1024]
     assert any("left out: 2k" in note for note in notes(rows))
     assert any("left out: 1 of 5 documents" in note for note in notes(rows))
-
-
-# Differences and comparisons
 
 
 def two(a: Loss | float, b: Loss | float, **changes: Any) -> pd.DataFrame:

@@ -53,12 +53,6 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> No
         directory.load_config(tmp_path / "none")
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> corpora.TokenizedCorpus:
-    config = small_config(f"runtime.cache={tmp_path}")
-    return corpora.load(config.corpus, cache_dir=tmp_path, say=print)
-
-
 def start(run_dir: Path, corpus: corpora.TokenizedCorpus) -> None:
     directory.write_provenance(
         run_dir,

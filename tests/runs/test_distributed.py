@@ -51,9 +51,6 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path, n: int) -> No
             torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
 
 
-# Failures
-
-
 @pytest.mark.parametrize(
     "given",
     [{"RANK": "abc"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": "x"}, {"WORLD_SIZE": "2"}],

@@ -90,22 +90,16 @@ def test_no_flipped_bit_changes_a_row_in_silence(log: Path) -> None:
         assert [{key: row[key] for key in row if key in known} for row in rows] in likely
 
 
-def append(log: Path) -> None:
-    append_rows(log, ROWS)
-
-
-def rewrite(log: Path) -> None:
-    keep_rows(log, bool)
-
-
-@pytest.mark.parametrize(("write", "room"), [(append, 1.5), (rewrite, 0.5)])
+@pytest.mark.parametrize(
+    ("write", "what", "room"), [(append_rows, ROWS, 1.5), (keep_rows, bool, 0.5)]
+)
 def test_without_room_nothing_changes(
-    log: Path, write: Callable[[Path], None], room: float
+    log: Path, write: Callable[[Path, Any], None], what: Any, room: float
 ) -> None:
     before = log.read_bytes()
     limit = files_limited_to(int(len(before) * room))
     with limit, pytest.raises(UserError, match=r"train\.jsonl: cannot be written"):
-        write(log)
+        write(log, what)
     assert list(log.parent.iterdir()) == [log]
     assert log.read_bytes() == before
 

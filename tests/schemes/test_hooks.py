@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from parts import OwnScores, OwnWeights, Scattered
+from parts import OwnScores, OwnWeights, Scattered, textbook
 from small import context, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
@@ -92,13 +92,6 @@ def every_kernel(
         for block in (7, 64):
             out[f"{kernel.__name__} {block}"] = kernel(q, k, v, c, block=block)
     return out
-
-
-def textbook(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
-    """Returns softmax(q k^T / sqrt(d) + added) v under the causal mask."""
-    later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
-    logits = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + added
-    return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
 def turned(x_BHTK: Tensor, pos_BT: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from lengthgen.data.sources import source_of
 from lengthgen.data.tokenizer import given_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.model.build import create
-from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import AttentionContext
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.alignment import Aligned
@@ -38,13 +37,9 @@ def test_sinusoids_are_those_of_each_layout(case: dict[str, Any]) -> None:
     close(got, torch.tensor(case["want"], dtype=torch.float64), atol=atol)
 
 
-def sinusoidal_model(scale: str) -> Transformer:
-    config = small_config("scheme=sinusoidal", f"scheme.parts.sinusoidal.scale={scale}")
-    return create(config, vocab_size=50).double()
-
-
 def test_published_sinusoids_are_added_to_embeddings_of_size_1_up_to_a_common_factor() -> None:
-    model = sinusoidal_model("published")
+    config = small_config("scheme=sinusoidal", "scheme.parts.sinusoidal.scale=published")
+    model = create(config, vocab_size=50).double()
     (part,) = model.scheme.all
     assert isinstance(part, Sinusoidal)
     c = context(model, 9, dtype=torch.float64)

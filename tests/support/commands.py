@@ -79,9 +79,7 @@ class Shell:
         return ran.error
 
 
-def begin(
-    *words: str | Path, cwd: Path | None = None, stderr: Any = subprocess.PIPE
-) -> subprocess.Popen[str]:
+def begin(*words: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
     """Starts `python WORDS` in a session of its own, one thread per process."""
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
@@ -89,7 +87,7 @@ def begin(
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=stderr,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )

@@ -1,4 +1,4 @@
-"""Parts for tests: coordinates with gaps, simple biases, owners of one hook."""
+"""Parts for tests: coordinates with gaps, simple biases, owners of one hook; plain attention."""
 
 import torch
 from torch import Tensor
@@ -25,6 +25,13 @@ class Sloped(Part):
 def head_numbers(n_heads: int) -> Tensor:
     """Returns 1 ... H as [H, 1, 1]."""
     return torch.arange(1, n_heads + 1, dtype=torch.float64)[:, None, None]
+
+
+def textbook(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
+    """Returns softmax(q k^T / sqrt(d) + added) v under the causal mask."""
+    later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+    logits = q @ k.mT * q.shape[-1] ** -0.5 + added
+    return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
 class OwnScores(Part):

@@ -36,12 +36,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A token cache that all runs of this file share."""
-    return tmp_path_factory.mktemp("cache")
-
-
 def submitted(
     root: Path, cache: Path, *overrides: str, options: str = "time=5,cpus=1"
 ) -> list[Point]:

@@ -49,9 +49,6 @@ def single(root: Path, *overrides: str) -> Point:
     return point
 
 
-# The points
-
-
 def test_the_last_override_varies_fastest() -> None:
     titles = [point.title for point in grid("scheme=rope,alibi", "seed=1,2,3")]
     assert titles == [f"scheme={name} seed={n}" for name in ("rope", "alibi") for n in (1, 2, 3)]
@@ -99,9 +96,6 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
         assert again.run_id == point.run_id
 
 
-# How a point stands
-
-
 def begun(point: Point, standing: Status) -> Point:
     """Gives a point the directory of a run with this status."""
     point.run_dir.mkdir(parents=True)
@@ -142,9 +136,6 @@ def test_what_is_settled_or_at_work_is_not_run() -> None:
     todo = [standing[p.run_id].state for p in pending(every, standing)]
     assert todo == ["new", "stopped", "killed", "failed"]
     assert counted(standing).startswith("1 done, 1 diverged, 1 failed")
-
-
-# Where points run
 
 
 @pytest.mark.parametrize(

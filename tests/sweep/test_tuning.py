@@ -152,8 +152,6 @@ def test_only_the_loss_at_t_is_measured_and_any_folder_is_taken(tmp_path: Path) 
     assert point.run_dir.parent == tmp_path / "it's a\\b/runs"
 
 
-# Who takes the rates
-
 ENTRY: dict[str, Any] = {
     **{"lr": 0.002, "scheme_lr_ratio": None, "model": "tiny", "corpus": "stdlib"},
     **{"fingerprint": "0123456789ab", "length": 512, "tokens": 1000, "batch_tokens": 100},

@@ -55,9 +55,6 @@ def corpus(root: Path) -> TokenizedCorpus:
     return loaded(configured(), root)
 
 
-# The corpus
-
-
 def test_a_document_is_prompt_answer_and_end_and_its_targets_are_the_answer_and_end_alone(
     corpus: TokenizedCorpus,
 ) -> None:
@@ -81,9 +78,6 @@ def test_a_document_is_prompt_answer_and_end_and_its_targets_are_the_answer_and_
         answer = text_of(targets[scored])
         assert text_of(inputs[1 : scored[0] + 1]) == answer[:-1] + "="
         assert answer.endswith("\n")
-
-
-# Rows by hand
 
 
 OfLength = Callable[[int], int | None]
@@ -144,9 +138,6 @@ def test_a_task_all_of_whose_prompts_are_held_out_says_so(root: Path) -> None:
         loaded(config, root)
 
 
-# Decoding
-
-
 def by_recursion(one: str, other: str) -> int:
     """Returns the edit distance from what its last characters can be."""
 
@@ -192,9 +183,6 @@ def test_decoding_ends_where_the_scheme_or_the_model_does() -> None:
     with torch.no_grad():
         next(model.norm.parameters()).fill_(float("nan"))  # it diverged
     assert greedy(model, [[3], [4]], limit=5, end=1, **HOW) == [[], []]
-
-
-# Runs
 
 
 class Run(NamedTuple):

@@ -89,11 +89,7 @@ def test_a_file_in_the_package_and_a_yaml_are_a_task_that_trains(
         (FILE, ["task.arguments.letters=0"], "task.arguments.letters: 0 should be greater than"),
         (FILE, ["+task.arguments.leters=3"], "task.arguments.leters: unknown key; did you mean"),
         (FILE, ["task.kind=interleve"], "task.kind: no task 'interleve'; did you mean interleave"),
-        (
-            FILE.replace("Interleave", "Copy"),
-            [],
-            "task copy is defined twice, in .*copy.py and in ",
-        ),
+        (FILE.replace("Interleave", "Copy"), [], "task copy is defined twice, in .*copy.py and "),
         ("x = 1", [], "task.kind: no task 'interleave'"),
     ],
 )

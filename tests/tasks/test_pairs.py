@@ -78,10 +78,6 @@ def n_words(text: str) -> int:
     return len(text.split())
 
 
-def words_of(pairs: Mapping[str, str]) -> set[str]:
-    return {word for both in pairs.items() for text in both for word in text.split()}
-
-
 def test_the_grammar_makes_the_published_number_of_commands() -> None:
     assert len(scan()) == 20_910
     assert scan()["walk after turn opposite left"] == "I_TURN_LEFT I_TURN_LEFT I_WALK"
@@ -89,7 +85,7 @@ def test_the_grammar_makes_the_published_number_of_commands() -> None:
 
 
 def test_words_have_own_characters_that_texts_are_spelt_by(rule: Task, tmp_path: Path) -> None:
-    words = words_of(scan())
+    words = {word for pair in scan().items() for text in pair for word in text.split()}
     signs = {word: rule.tokenize(word) for word in words}
     assert {len(sign) for sign in signs.values()} == {1}
     assert len({*signs.values()}) == len(words)
@@ -130,9 +126,6 @@ def test_training_has_the_lengths_up_to_l_and_no_prompt_of_the_tests(config: Con
     sizes = [n_words(asked) + 1 + n_words(d) + 1 for asked, d in scan().items() if n_words(d) <= L]
     assert config.train.length == max(sizes)
     assert config.train.batch_tokens == 32 * config.train.length
-
-
-# Files
 
 
 def test_a_changed_file_has_another_source_and_its_path_is_stored_whole(

@@ -356,9 +356,6 @@ def test_who_knows_the_commonest_answer_is_right_as_often_as_is_said(name: str) 
     assert (rule.chance or commonest(rule, lengths)) == pytest.approx(share, abs=0.07)
 
 
-# Scratchpads
-
-
 @pytest.mark.parametrize(
     ("name", "seed", "text"),
     [
@@ -389,9 +386,6 @@ def test_a_scratchpad_has_the_parts_that_are_asked_in_order(parts: str) -> None:
     step = "".join(signs[part] for part in parts)
     assert format_steps(steps, "7", parts=parts) == (f"{step}&{step}#7" if parts else "7")
     assert format_steps(steps, "7", parts=parts[::-1]) == format_steps(steps, "7", parts=parts)
-
-
-# Single tasks
 
 
 def test_pcfg_has_the_words_of_its_paper_and_its_example() -> None:
@@ -436,9 +430,6 @@ def test_arguments_decide_how_much_is_answered(
     name: str, arguments: dict[str, int], answered: int
 ) -> None:
     assert len(rule_of(name, **arguments).example(9, Random(0)).answer) == answered
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import commands
 import pytest
 import torch
-from commands import here
+from commands import ended, here
 from small import SMALL, close, small_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,7 +29,7 @@ from trained import (
 
 from lengthgen import pipeline
 from lengthgen.config.schema import Config
-from lengthgen.data import corpora
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
 from lengthgen.evaluation.validation import validator
@@ -45,26 +45,13 @@ STEPS = 120  # a kill comes before the last one, on a loaded machine too
 LONG = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "runtime.log_every=4"]
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A token cache that all runs of this file share."""
-    return tmp_path_factory.mktemp("cache")
-
-
 def words(root: Path, cache: Path, *more: str) -> list[str]:
     return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
 
 
 def begin(root: Path, cache: Path, *more: str) -> subprocess.Popen[str]:
-    """Starts `lengthgen train` as a user would, one thread per process."""
-    command = ["-m", "lengthgen", *words(root, cache, *more)]
-    return commands.begin(*command, stderr=subprocess.STDOUT)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, said
-    return said
+    """Starts `lengthgen train` as a user would."""
+    return commands.begin("-m", "lengthgen", *words(root, cache, *more))
 
 
 def run_of(root: Path) -> Path:
@@ -84,14 +71,6 @@ def wait_for_step(step: int, process: subprocess.Popen[str], root: Path) -> None
         time.sleep(0.01)
 
 
-def kill_after(step: int, process: subprocess.Popen[str], root: Path) -> None:
-    """Kills with -9 once the log has reached a step."""
-    wait_for_step(step, process, root)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=120)
-    assert process.returncode != 0
-
-
 RECURRENT = ("scheme=transformer_xl_recurrent",)  # has a memory that outlives the step
 OF_SPANS = ("model.arch=encoder_decoder", "scheme=t5", "train.length=32")  # two spans in a row
 
@@ -103,7 +82,10 @@ def test_a_run_that_was_killed_ends_with_the_bits_of_an_undisturbed_one(
 ) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     assert here(*words(undisturbed, cache, *overrides)).code == 0
-    kill_after(24, begin(killed, cache, *overrides), killed)
+    process = begin(killed, cache, *overrides)
+    wait_for_step(24, process, killed)
+    process.kill()
+    ended(process)
     assert step_reached(killed) < STEPS
     ran = here(*words(killed, cache, *overrides))
     assert "resuming after step" in ran.err
@@ -114,15 +96,15 @@ def test_a_run_that_was_killed_ends_with_the_bits_of_an_undisturbed_one(
 def test_two_processes_agree_with_themselves_after_a_kill(tmp_path: Path, cache: Path) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     two = (*RECURRENT, "--gpus", "2")
-    finish(begin(undisturbed, cache, *two))
+    assert ended(begin(undisturbed, cache, *two)).code == 0
     process = begin(killed, cache, *two)
     wait_for_step(16, process, killed)
     *_, last = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(last), signal.SIGKILL)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGKILL, said
+    ran = ended(process)
+    assert ran.code == 128 + signal.SIGKILL, ran
     assert step_reached(killed) < STEPS
-    finish(begin(killed, cache, *two))
+    assert ended(begin(killed, cache, *two)).code == 0
     assert_same_bits(run_of(killed), run_of(undisturbed))
 
 
@@ -131,10 +113,10 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, cache: Path) -> N
     process = begin(tmp_path, cache)
     wait_for_step(3, process, tmp_path)
     process.send_signal(signal.SIGUSR2)
-    said, _ = process.communicate(timeout=240)
-    assert process.returncode == 128 + signal.SIGUSR2
-    assert "stopped by SIGUSR2 after step" in said
-    assert "Traceback" not in said
+    ran = ended(process)
+    assert ran.code == 128 + signal.SIGUSR2
+    assert "stopped by SIGUSR2 after step" in ran.err
+    assert "Traceback" not in ran.err
     checkpoint = max(tmp_path.glob("*/checkpoints/step-*"))
     saved = int(checkpoint.name.removeprefix("step-"))
     assert step_reached(tmp_path) <= saved < step_reached(tmp_path) + 4
@@ -181,7 +163,9 @@ def test_dropout_drops_its_share_in_training_alone(cache: Path) -> None:
     assert torch.equal(model.eval().embedding_dropout(x_BTD), x_BTD)
 
 
-def test_validation_changes_nothing_and_resumed_runs_have_it(tmp_path: Path, cache: Path) -> None:
+def test_validation_changes_nothing_and_resumed_runs_have_it(
+    tmp_path: Path, cache: Path, corpus: TokenizedCorpus
+) -> None:
     config = small_config("train.val_every=3", f"runtime.root={tmp_path}", f"runtime.cache={cache}")
     run_dir, plain = pipeline.train(config), in_process(tmp_path / "plain", cache)
     assert run_dir.name == plain.name
@@ -196,7 +180,6 @@ def test_validation_changes_nothing_and_resumed_runs_have_it(tmp_path: Path, cac
     shutil.rmtree(newest_checkpoint(run_dir))
     pipeline.train(config)
     assert rows_of(run_dir / "train.jsonl") == before
-    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
     model = create(config, vocab_size=corpus.vocab_size)
     model.load_state_dict(weights_of(run_dir))
     validate = validator(config, corpus, ranks=ALONE)
@@ -206,10 +189,8 @@ def test_validation_changes_nothing_and_resumed_runs_have_it(tmp_path: Path, cac
 
 
 @pytest.fixture(scope="module")
-def stepping(cache: Path) -> tuple[Config, Any]:
-    config = small_config(f"runtime.cache={cache}")
-    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
-    return config, TrainingWindows(corpus, config.train.length)
+def stepping(corpus: TokenizedCorpus) -> tuple[Config, Any]:
+    return small_config(), TrainingWindows(corpus, small_config().train.length)
 
 
 def state_of(config: Config) -> State:
@@ -328,9 +309,8 @@ def test_all_micro_batches_of_a_step_have_one_draw(stepping: tuple[Config, Any])
     assert draws[0] != draws[-1]
 
 
-def test_fewer_windows_than_processes_are_refused(tmp_path: Path, cache: Path) -> None:
+def test_fewer_windows_than_processes_are_refused(tmp_path: Path, corpus: TokenizedCorpus) -> None:
     config = small_config("train.batch_tokens=32", f"runtime.root={tmp_path}")
-    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
     three, model = Ranks(rank=0, world_size=3, local_rank=0), create(config, vocab_size=257)
     with pytest.raises(UserError, match=r"train\.batch_tokens=32: 2 windows of 16 .* 3 processes"):
         trainer.train(config, corpus, model, CPU, ranks=three, show=QUIET, log=print)
