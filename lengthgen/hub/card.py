@@ -1,6 +1,5 @@
 """The model card: what was trained on what, what was measured and how, and how it is loaded."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +50,19 @@ def card(
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"json": json.dumps, "yaml": _yaml}
     return environment.get_template("card.md.j2").render(
         about=about,
         config=config,
         corpus=corpus,
-        front_matter=front_matter,
+        front_matter=yaml.safe_dump(front_matter, sort_keys=False),
+        license=license,
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
         objective=objective_of(config),
         own=own,
-        settings=settings,
+        settings=yaml.safe_dump(settings, sort_keys=False),
         tables=_measured(run_dir, checkpoint),
     )
-
-
-def _yaml(plain: object) -> str:
-    return yaml.safe_dump(plain, sort_keys=False)
 
 
 def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
