@@ -268,7 +268,7 @@ encoder_decoder() {
   after lengthgen report runtime.root=runs/encoder_decoder --out results/encoder_decoder
 }
 
-# The most telling windows come first: one of 16k takes minutes. Killed, a cell of 16 of them is lost.
+# The most telling windows come first: one of 16k takes minutes.
 smollm2() {
   local root=runs/smollm2 run
   local folder=$root/.smollm2 options=(runtime.threads=1 runtime.wandb=off)

@@ -1,5 +1,6 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
@@ -27,6 +28,7 @@ from lengthgen.terminal import Progress
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 Row = dict[str, Any]
+Todo = dict[Cell, set[str]]  # cells without a value, and the documents of each that have a row
 
 
 @signals.interruptible()
@@ -47,9 +49,10 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
         rows = eval_rows.stored(run_dir, run=config.run_id)
         return {cell: [row for row in rows if facts[cell].items() <= row.items()] for cell in facts}
 
-    def lacking() -> list[Cell]:
+    def lacking() -> Todo:
         rows = stored() if ranks.is_main else {}
-        return ranks.gather([cell for cell in rows if not _is_complete(rows[cell], config)])[0]
+        mine = {c: documents(rows[c]) for c in rows if not _is_complete(rows[c], config)}
+        return ranks.gather(mine)[0]
 
     if lacking():
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
@@ -121,8 +124,11 @@ def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
 def _is_complete(rows: Sequence[Row], config: Config) -> bool:
     """True if a cell has a row of each of its documents, or one that says why it has none."""
     complete = [row for row in rows if protocols.named(row["protocol"]).is_complete(row, config)]
-    documents = {row["document"] for row in complete} - {None}
-    return bool(complete) and len(documents) == complete[0]["n_documents"]
+    return bool(complete) and len(documents(complete)) == complete[0]["n_documents"]
+
+
+def documents(rows: Sequence[Row]) -> set[str]:
+    return {row["document"] for row in rows} - {None}
 
 
 class Job(NamedTuple):
@@ -133,6 +139,24 @@ class Job(NamedTuple):
     spans: list[Span]
     replacements: list[Replace]  # of far text, whose nats are averaged
 
+    def parts(self, evaluation: Evaluation, done: set[str]) -> list["Job"]:
+        """Returns the job without documents that are done, as one for a window of each process.
+
+        It is for windows that are scored by themselves and alone fill a forward pass: so divided,
+        no digit changes, and of a long evaluation that is killed little is lost. Others stay whole.
+        """
+        protocol, planned = protocols.named(self.cells[0].protocol), evaluation.plan
+        if not protocol.matched or self.cells[0].length <= scoring.BATCH_TOKENS // 2:
+            return [self]
+        spans_of: dict[str, list[Span]] = {}
+        for span in self.spans:
+            name = eval_rows.cluster_name(planned.cluster(span.document, span.end), planned)
+            spans_of.setdefault(name, []).append(span)
+        left = [spans for name, spans in spans_of.items() if name not in done]
+        n = evaluation.ranks.world_size
+        together = [itertools.chain(*left[i : i + n]) for i in range(0, len(left), n)]
+        return [self._replace(spans=[*spans]) for spans in together]
+
     def n_tokens(self, model: Transformer) -> int:
         model.scheme = self.scheme
         predicts = protocols.named(self.cells[0].protocol).predicts
@@ -140,7 +164,7 @@ class Job(NamedTuple):
         return sum(batch.n_tokens for batch in passes) * max(1, len(self.replacements))
 
 
-def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cell, list[Row]]]:
+def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Row]]]:
     """Yields the rows of the cells to do, as soon as the forward passes of some are done.
 
     All cells of a job are scored if one of them is missing, so that what else is done, or was left
@@ -149,7 +173,7 @@ def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cel
     planned, show, jobs = evaluation.plan, evaluation.show, list[Job]()
     scheme_of = cache(partial(_scheme, evaluation))
     for together in _sharing(evaluation.config):
-        if set(together).isdisjoint(todo):
+        if todo.keys().isdisjoint(together):
             continue
         protocol, variant, _ = together[0]
         scheme, defined = scheme_of(variant), list[Cell]()
@@ -160,10 +184,11 @@ def _measured(evaluation: Evaluation, todo: Sequence[Cell]) -> Iterator[dict[Cel
             elif cell in todo:
                 show.say(f"{cell.title}: skipped, {reason}")
                 yield {cell: [eval_rows.skipped(reason)]}
-        if isinstance(scheme, Scheme) and not set(defined).isdisjoint(todo):
+        if isinstance(scheme, Scheme) and not todo.keys().isdisjoint(defined):
             spans = [span for cell in defined for span in windows(cell, planned)]
             replaced = replacements(protocol, planned, seed=evaluation.config.eval.seed)
-            jobs.append(Job(defined, scheme, spans, replaced))
+            done = set[str]().union(*(todo.get(cell, ()) for cell in defined))
+            jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
     if not jobs:
         return
     total = sum(job.n_tokens(evaluation.model) for job in jobs)

@@ -99,7 +99,8 @@ class Protocol:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
         plan = evaluation.plan
         return rows.per_document(
-            {span: (self.targets(span, plan), scored[span]) for span in spans},
+            spans,
+            {span: (self.targets(span, plan), scored[span]) for span in spans if span in scored},
             plan,
             copies=self.matched,
             by_position=self.by_position,

@@ -58,22 +58,30 @@ def loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def per_document(
-    scored: Mapping[Span, tuple[Ints, Nats]], plan: Plan, *, copies: bool, by_position: bool
+    spans: Sequence[Span],
+    scored: Mapping[Span, tuple[Ints, Nats]],
+    plan: Plan,
+    *,
+    copies: bool,
+    by_position: bool,
 ) -> list[dict[str, Any]]:
     """Returns the sums of a cell's windows: a row per document; of packed text, per endpoint.
 
-    `scored` holds the scored tokens of each window and their nats.
+    `spans` are the windows of the cell. `scored` holds the scored tokens of each and their nats,
+    or those of some documents alone, of which rows are then returned.
     """
     corpus, rows = plan.corpus, list[dict[str, Any]]()
     clusters: dict[Endpoint | int, list[Span]] = {}
-    for span in scored:
+    for span in spans:
         clusters.setdefault(plan.cluster(span.document, span.end), []).append(span)
     for cluster, windows in clusters.items():
+        if windows[0] not in scored:
+            continue
         tokens = np.concatenate([scored[span][0] for span in windows])
         nats = np.concatenate([scored[span][1] for span in windows])
         row: dict[str, Any] = {
             "n_documents": len(clusters),
-            "document": _cluster_name(cluster, plan),
+            "document": cluster_name(cluster, plan),
             "nats": math.fsum(nats),
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
@@ -110,7 +118,7 @@ def skipped(reason: str) -> dict[str, Any]:
     return {"document": None, "n_documents": 0, **nothing, "skipped": reason}
 
 
-def _cluster_name(cluster: Endpoint | int, plan: Plan) -> str:
+def cluster_name(cluster: Endpoint | int, plan: Plan) -> str:
     names = plan.corpus.validation.names
     if isinstance(cluster, Endpoint):
         return f"{names[cluster.document]}, to token {cluster.end}"

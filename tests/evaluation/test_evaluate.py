@@ -28,6 +28,7 @@ from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import report
 from lengthgen.runs import status
+from lengthgen.terminal import Progress
 
 LENGTHS = [16, 32, 64]
 
@@ -241,6 +242,32 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
         log.write_text("".join(lines[:kept]) + lines[kept][:30])
         evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
         assert set(log.read_text().splitlines(keepends=True)) == whole
+
+
+def test_long_windows_are_written_one_by_one_and_a_kill_loses_one(
+    tmp_path: Path, cache: Path
+) -> None:
+    """Of three windows that alone fill a forward pass, the third is never scored at first."""
+    texts = ["corpus.documents=30", "corpus.document_tokens=4500", "eval.reach=4200"]
+    config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", *texts)
+    config = with_eval(config, lengths=[16, 4200], endpoints=3, endpoints_per_document=1)
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    log = run_dir / "eval.jsonl"
+    whole = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(whole[:3]))  # the three of length 16
+
+    class Killed(Progress):
+        def advance(self, amount: int, **fields: float | str) -> None:
+            if len(log.read_text().splitlines()) == 5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.evaluate(config, run_dir, ranks=ALONE, show=Killed(is_main=False))
+    assert log.read_text().splitlines(keepends=True) == whole[:5]
+    before = log.stat().st_size
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    assert log.read_text()[:before] == "".join(whole[:5])
+    assert log.read_text().splitlines(keepends=True) == whole
 
 
 def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache: Path) -> None:
