@@ -51,11 +51,6 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     return fitting + [key for key in keys if key.startswith(sections)]
 
 
-def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the ids of the runs as the value of an option."""
-    return [word for word in complete_runs(ctx, incomplete) if "=" not in word and word[-1:] != "."]
-
-
 def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """Returns the completion of A,B,... of these names, each once."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, complete_run, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, complete_runs, note_defaults
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -33,7 +33,7 @@ def train(
             "--from",
             metavar="RUN",
             help="Change the configuration of a run.",
-            autocompletion=complete_run,
+            autocompletion=complete_runs,
         ),
     ] = None,
     force: Annotated[

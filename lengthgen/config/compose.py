@@ -342,34 +342,29 @@ def _at_keys(group: str, file: Path) -> dict[str, Any]:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser = OverridesParser.create()
+    """Returns the words as overrides. Raises UserError, with quotes that make one of KEY=TEXT."""
     parsed: list[Override] = []
     for word in overrides:
-        try:
-            parsed.append(parser.parse_override(word))
-        except (HydraException, ValueError, RecursionError):
-            remedy = _quoted(word) or "KEY=VALUE, such as train.lr=1e-3"
-            raise UserError(
-                f"{shortened(word)}: not readable as an override; give {remedy}"
-            ) from None
+        override = _override(word)
+        if override is None:
+            key, _, value = word.partition("=")
+            quoted = '{}="{}"'.format(key, value.replace('"', r"\""))
+            text = _override(quoted)
+            is_text = key and value and text is not None and text.value() == value
+            remedy = shlex.quote(quoted) if is_text else "KEY=VALUE, such as train.lr=1e-3"
+            raise UserError(f"{shortened(word)}: not readable as an override; give {remedy}")
+        parsed.append(override)
     return parsed
 
 
-def _quoted(word: str) -> str | None:
-    """Returns the word as a shell and Hydra take it for a text; None if it is no KEY=TEXT."""
+def _override(word: str) -> Override | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    key, _, value = word.partition("=")
-    quoted = '{}="{}"'.format(key, value.replace('"', r"\""))
     try:
-        is_text = value and OverridesParser.create().parse_override(quoted).value() == value
-    except HydraException:
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, ValueError, RecursionError):
         return None
-    return shlex.quote(quoted) if is_text else None
 
 
 def _several(override: Override, remedy: str) -> UserError:

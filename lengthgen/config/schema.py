@@ -437,15 +437,14 @@ class Config(Section):
         self, variant: str, *, config_dir: Path | None = None
     ) -> dict[str, Arguments | None]:
         """Returns the arguments of parts that a variant sets; None removes a part."""
-        shipped = compose.choices(compose.VARIANT, config_dir=config_dir)
-        known = {**shipped, **self.variants, **self.scheme.variants}
-        if variant not in known:
+        files = compose.choices(compose.VARIANT, config_dir=config_dir)
+        own = {**self.variants, **self.scheme.variants}
+        if variant not in own and variant not in files:
+            remedy = suggestion(variant, {*own, *files})
             raise UserError(
-                f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; "
-                f"{suggestion(variant, known)}"
+                f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; {remedy}"
             )
-        changes = known[variant]
-        return compose.read(changes) if isinstance(changes, Path) else changes
+        return own[variant] if variant in own else compose.read(files[variant])
 
 
 def _digest(plain: object) -> str:
