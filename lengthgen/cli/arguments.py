@@ -88,7 +88,7 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN ...] [KEY=VALUE ...]",
-        help="Run ids, unique beginnings of ids, or paths; and runtime.* overrides.",
+        help="Run ids, unique beginnings of ids, or paths; and overrides.",
         autocompletion=complete_runs,
     ),
 ]
@@ -103,7 +103,7 @@ Variants = Annotated[
 ConfigDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")]
 Plugin = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="Python file with custom parts, or of a run: it is run."),
+    typer.Option(metavar="FILE", help="Python file to run: custom parts, or those of a run."),
 ]
 Gpus = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Processes of one run, by torchrun.")
