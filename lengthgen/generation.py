@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import Objective, objective_of
 from lengthgen.data.tokenizer import read_tokenizer
-from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.scored_text import Plan
@@ -112,10 +111,9 @@ def continuation(
     """
     device, draws = model.embedding.weight.device, generator_of("generation", seed)
     new, cache = list(prompt), None
-    starts = model.answer_starts(torch.tensor([[IGNORED] * (len(new) - 1) + [0]]))
     for _ in range(limit):
         new_BN = torch.tensor([new], device=device)
-        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision, starts=starts)
+        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision)
         logits_V = cache.logits_BV[0].cpu()
         if not torch.isfinite(logits_V).all():
             raise UserError("the model's logits are not finite: its training diverged")

@@ -17,7 +17,7 @@ from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.evaluation.validation import validator
-from lengthgen.model.build import architecture, create, on_meta
+from lengthgen.model.build import architecture, create
 from lengthgen.model.transformer import build_scheme
 from lengthgen.model.trial import try_out
 from lengthgen.runs import checkpoints, devices, directory, signals, status
@@ -47,7 +47,7 @@ def validate(config: Config) -> Config:
 def check(config: Config) -> None:
     """Raises UserError, with the dotted key, of what cannot be built or measured.
 
-    The scheme is built without storage, and the plugins run.
+    The scheme is built, and the plugins run.
     """
     objective = objective_of(config)
     objective.check()
@@ -61,8 +61,7 @@ def check(config: Config) -> None:
             )
         protocol.check(config)
     sources.source_of(config.corpus)
-    with on_meta():
-        _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
+    _check_variants(config, build_scheme(config, config.scheme.parts, where="scheme.parts"))
 
 
 def _check_variants(config: Config, scheme: Scheme) -> None:

@@ -27,7 +27,7 @@ from lengthgen.hub.exported import CARD, CONFIG, OWN, TOKENIZER, WEIGHTS, About
 from lengthgen.hub.families import families, read, written
 from lengthgen.hub.imported import THEIRS
 from lengthgen.hub.weights import Weights, read_json, theirs
-from lengthgen.model.build import build_model, on_meta
+from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory
 
 CODE = Path(__file__).with_name("modeling_lengthgen.py")
@@ -89,7 +89,7 @@ def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, A
     keys, read_as = fitting
     of_family = {"parts": read_as.parts, "layers": read_as.layers}
     changed = {"model": read_as.model, "scheme": config.scheme.model_copy(update=of_family)}
-    with on_meta():
+    with torch.device("meta"):
         model = build_model(config.model_copy(update=changed), vocab_size=rows)
     for name in model.state_dict().keys() - trained.keys():
         if name.endswith(".table"):

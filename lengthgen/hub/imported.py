@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from tokenizers import Tokenizer
 
@@ -18,7 +19,7 @@ from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.families import EMPTY, Read, families, read
 from lengthgen.hub.weights import Tensors, Weights, ours, read_json
-from lengthgen.model.build import build_model, on_meta
+from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
@@ -49,7 +50,7 @@ def import_model(
     if (config.run_dir / "DONE").exists():
         say(f"{config.run_id} is there already")
         return config.run_dir
-    with on_meta():
+    with torch.device("meta"):
         model = build_model(config, vocab_size=0)
     weights = ours(model, tensors, scale=read_as.logit_scale)
     tensors.refuse_left(weights["embedding.weight"])

@@ -2,13 +2,9 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config, Parts
@@ -31,7 +27,7 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
     """
     std = model.shape.init_std
     nn.init.normal_(model.embedding.weight, std=std, generator=generator)
-    for block in (one for one in model.modules() if isinstance(one, Block)):
+    for block in (module for module in model.modules() if isinstance(module, Block)):
         for matrix in block.reading():
             nn.init.normal_(matrix.weight, std=std, generator=generator)
         for matrix in block.writing():
@@ -72,40 +68,6 @@ def build_model(config: Config, *, vocab_size: int) -> Transformer:
     vocab_size is that of the corpus; the architecture may add ids of its own.
     """
     return model_class(config, config.scheme.parts)(config, vocab_size=vocab_size)
-
-
-ELEMENTWISE = {
-    *("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "neg", "pow", "sqrt"),
-    *("exp", "expm1", "log", "log1p", "clamp", "fill", "zero", "normal", "uniform"),
-    *("kaiming_uniform", "kaiming_normal", "trunc_normal"),
-}
-
-
-class _Undrawn(TorchFunctionMode):
-    """Leaves numbers as they are: on meta, arithmetic would import the compiler, for seconds."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func.__name__.strip("_") in ELEMENTWISE:
-            first, *others = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
-            if all(other.shape == first.shape for other in others):
-                return first
-        if func in (torch.rand, torch.randn) and "generator" not in kwargs:
-            func = torch.empty
-        return func(*args, **kwargs)
-
-
-@contextmanager
-def on_meta() -> Generator[None]:
-    """What is built within has shapes and names, and no numbers: for checks before a run."""
-    with torch.device("meta"), _Undrawn():
-        yield
 
 
 def create(config: Config, *, vocab_size: int) -> Transformer:

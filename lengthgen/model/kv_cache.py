@@ -9,14 +9,13 @@ it gives within a longer call. Elsewhere the whole text is read again for each t
 B texts of one length, N new tokens, S tokens, D width, V vocabulary.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from lengthgen.data.windows import IGNORED
 from lengthgen.errors import UserError
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Block, LayerCache, Transformer
@@ -30,6 +29,7 @@ class Cache(NamedTuple):
     tokens_BS: Tensor
     logits_BV: Tensor  # of the token that comes next
     layers: tuple[LayerCache, ...]  # empty if nothing is kept
+    starts: dict[str, Tensor]  # of answer_starts(): behind the first tokens that were read
 
 
 def why_uncached(scheme: Scheme) -> str | None:
@@ -43,22 +43,20 @@ def why_uncached(scheme: Scheme) -> str | None:
 
 @torch.inference_mode()
 def forward_cached(
-    model: Transformer,
-    new_BN: Tensor,
-    cache: Cache | None,
-    *,
-    seed: int,
-    precision: str,
-    starts: Mapping[str, Tensor] = MappingProxyType({}),
+    model: Transformer, new_BN: Tensor, cache: Cache | None, *, seed: int, precision: str
 ) -> Cache:
     """Returns the texts with new tokens behind them, and the logits of what comes next.
 
     They are those of a call with the whole text, to rounding: sums run over other blocks. Raises
     UserError where the scheme has no value at that length. A part that samples draws from the
-    start of `seed`, as in every call of an evaluation. With `starts`, those of answer_starts(),
-    nothing is kept.
+    start of `seed`, as in every call of an evaluation. A model with an encoder keeps nothing.
     """
-    tokens_BS = new_BN if cache is None else torch.cat([cache.tokens_BS, new_BN], dim=1)
+    if cache is None:
+        tokens_BS, targets_BS = new_BN, torch.full_like(new_BN, IGNORED)
+        targets_BS[:, -1] = 0
+        starts = model.answer_starts(targets_BS)
+    else:
+        tokens_BS, starts = torch.cat([cache.tokens_BS, new_BN], dim=1), cache.starts
     reason = model.scheme.unsupported_reason(tokens_BS.shape[1])
     if reason:
         raise UserError(
@@ -69,7 +67,7 @@ def forward_cached(
         if starts or why_uncached(model.scheme):
             generator = generator_of("evaluation", seed)
             logits = model.logits(model(tokens_BS, n_last=1, generator=generator, **starts)[:, 0])
-            return Cache(tokens_BS, logits, ())
+            return Cache(tokens_BS, logits, (), starts)
         return _extended(model, tokens_BS, cache, seed=seed)
 
 
@@ -87,4 +85,4 @@ def _extended(model: Transformer, tokens_BS: Tensor, cache: Cache | None, *, see
             kept = LayerCache(*(torch.cat(pair, dim=1) for pair in both))
         x_BND = block.output(x_BND, kept, at)
         layers.append(kept)
-    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), tuple(layers))
+    return Cache(tokens_BS, model.logits(model.norm(x_BND[:, -1])), tuple(layers), {})

@@ -11,7 +11,6 @@ from lengthgen.config import compose
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import loss, stored
 from lengthgen.files import replace_file
-from lengthgen.model.build import on_meta
 from lengthgen.model.transformer import build_scheme
 from lengthgen.report import tables
 from lengthgen.sweep import grid
@@ -67,8 +66,7 @@ def on_tuning_split(overrides: Sequence[str]) -> list[str]:
 def _rates(point: Point) -> tuple[float, float | None]:
     """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
-    with on_meta():
-        scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
+    scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
     learns = any(True for _ in scheme.parameters())
     return config.train.lr, config.scheme_lr_ratio if learns else None
 

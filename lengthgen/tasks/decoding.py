@@ -15,7 +15,7 @@ import torch
 
 from lengthgen.config.schema import TaskCorpus
 from lengthgen.data.tokenizer import read_tokenizer
-from lengthgen.data.windows import IGNORED, Span
+from lengthgen.data.windows import Span
 from lengthgen.evaluation.scored_text import Evaluation
 from lengthgen.evaluation.scoring import BATCH_TOKENS
 from lengthgen.model.kv_cache import forward_cached
@@ -100,15 +100,13 @@ def greedy(
     """
     new_BN = torch.tensor(prompts, device=model.embedding.weight.device)
     n_given = new_BN.shape[1]
-    first = torch.tensor([[IGNORED] * (n_given - 1) + [0]])
-    starts = model.answer_starts(first.expand(len(prompts), -1))
     is_open = torch.ones(len(prompts), dtype=torch.bool, device=new_BN.device)
     written: list[torch.Tensor] = []
     cache = None
     while len(written) < limit and is_open.any():
         if model.scheme.unsupported_reason(n_given + len(written)) is not None:
             break
-        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision, starts=starts)
+        cache = forward_cached(model, new_BN, cache, seed=seed, precision=precision)
         is_finite = cache.logits_BV.isfinite().all(dim=-1)
         new_BN = cache.logits_BV.argmax(dim=-1).where(is_finite, end)[:, None]
         written.append(new_BN)

@@ -4,11 +4,8 @@ import importlib
 import inspect
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import torch
 from repository import ROOT, example
 from small import SMALL
@@ -47,23 +44,6 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     assert saved is not None
     r = saved.weights["scheme.parts.my_bias.r1"]
     assert (r.shape, bool((r >= torch.tensor(0.01)).all())) == ((4, 1, 1), True)
-
-
-@pytest.mark.slow
-def test_to_check_a_scheme_imports_no_compiler() -> None:
-    code = """
-import sys
-from small import dims
-from lengthgen.model.build import on_meta
-from lengthgen.schemes import build
-parts = {"kerple": {"share_layers": True}, "gated_delta": {}, "grape_m": {"base": 100}}
-with on_meta():
-    for name, arguments in parts.items():
-        build({name: arguments}, layers=None, shape=dims())
-        assert "torch._dynamo" not in sys.modules, name  # for seconds
-"""
-    support = ROOT / "tests" / "support"
-    assert subprocess.run([sys.executable, "-c", code], cwd=support, check=False).returncode == 0
 
 
 def test_every_part_in_a_file_of_the_package_is_registered_wherever_the_file_lies() -> None:
