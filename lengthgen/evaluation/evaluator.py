@@ -18,7 +18,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import cells, windows
 from lengthgen.evaluation.scored_text import Cell, Evaluation, Plan, Scored
 from lengthgen.evaluation.scoring import Replace
-from lengthgen.files import append_rows, write_rows
+from lengthgen.files import append_rows
 from lengthgen.model.build import build_model, seed_of, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals, status
@@ -40,7 +40,6 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     Raises UserError if the run has no checkpoint or a length that no document has.
     """
     evaluation = open_run(config, run_dir, ranks=ranks, show=show)
-    planned = evaluation.plan
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
     facts = {cell: cell_facts(cell, evaluation) for cell in cells(config)}
@@ -55,19 +54,14 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
         return ranks.gather(mine)[0]
 
     if lacking():
+        for message in plan.messages(config, evaluation.plan):
+            show.say(message)
         with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
-            if todo := lacking():  # another process may have written them meanwhile
-                if ranks.is_main:  # which targets are scored
-                    names, K = planned.corpus.validation.names, planned.targets
-                    about = {"run": config.run_id, "targets": K}
-                    rows = [{**about, "document": names[d], "end": n} for d, n in planned.endpoints]
-                    write_rows(run_dir / "endpoints.jsonl", rows)
-                for message in plan.messages(config, planned):
-                    show.say(message)
-                for measured in _measured(evaluation, todo):
-                    if ranks.is_main:
-                        rows = [facts[cell] | row for cell in measured for row in measured[cell]]
-                        append_rows(run_dir / "eval.jsonl", rows)
+            todo = lacking()  # another process may have written some meanwhile
+            for measured in _measured(evaluation, todo):
+                if ranks.is_main:
+                    rows = [facts[cell] | row for cell in measured for row in measured[cell]]
+                    append_rows(run_dir / "eval.jsonl", rows)
             ranks.barrier()
     return [{**row, "run": run_dir.name} for rows in stored().values() for row in rows]
 
@@ -160,7 +154,7 @@ class Job(NamedTuple):
     def n_tokens(self, model: Transformer) -> int:
         model.scheme = self.scheme
         predicts = protocols.named(self.cells[0].protocol).predicts
-        passes = scoring.passes(model, self.spans, predicts=predicts)
+        passes = scoring.passes(scoring.hosts(model, self.spans, predicts=predicts))
         return sum(batch.n_tokens for batch in passes) * max(1, len(self.replacements))
 
 

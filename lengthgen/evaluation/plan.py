@@ -32,7 +32,6 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         sliding_documents=wanted.sliding_documents,
         exact_targets=wanted.exact_targets,
         longest=max(wanted.lengths),
-        packed=corpus.packed,
         examples=tuple(_examples(corpus)),
     )
     if planned.examples:

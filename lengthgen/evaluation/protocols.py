@@ -22,7 +22,6 @@ from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
 Alteration = Literal["swap", "shuffle"]
 Block = Callable[[int, int, int], int]  # of C, K and T
 HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
-BY_POSITION = "per_position"  # has a loss for each position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +71,8 @@ class Protocol:
 
     def depth(self, length: int, config: Config) -> int:
         """Returns how many targets of a document the windows of an endpoint span."""
-        K = length if self.block is None else config.eval.targets
-        return length + K - self.block_of(length, config)
+        K = config.eval.targets
+        return length if self.block is None else length + K - self.block_of(length, config)
 
     def manifest_parts(self, plan: Plan) -> list[object]:
         """Returns what, besides the corpus, decides which tokens are scored."""
@@ -236,7 +235,7 @@ _ALL = (
         block=lambda length, targets, train_length: targets,
     ),
     Protocol(
-        name=BY_POSITION,
+        name="per_position",
         summary="one window of the longest length per endpoint, loss at every position",
         source="Forgetting Transformer, arXiv 2503.02130",
         place=_whole,

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ def per_document(
     or those of some documents alone, of which rows are then returned.
     """
     corpus, rows = plan.corpus, list[dict[str, Any]]()
+    apart = {"near": plan.train_length, "far": plan.max_context}
+    may_copy_in = partial(overlap.copy_opportunities, corpus, **apart)
     clusters: dict[Endpoint | int, list[Span]] = {}
     for span in spans:
         clusters.setdefault(plan.cluster(span.document, span.end), []).append(span)
@@ -78,7 +81,8 @@ def per_document(
         if windows[0] not in scored:
             continue
         tokens = np.concatenate([scored[span][0] for span in windows])
-        nats = np.concatenate([scored[span][1] for span in windows])
+        nats_of = [scored[span][1] for span in windows]
+        nats = np.concatenate(nats_of)
         row: dict[str, Any] = {
             "n_documents": len(clusters),
             "document": cluster_name(cluster, plan),
@@ -86,24 +90,17 @@ def per_document(
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
             "n_windows": len(windows),
-            "window_nats": math.fsum(
-                math.fsum(n) / len(n) for n in (scored[s][1] for s in windows)
-            ),
+            "window_nats": math.fsum(math.fsum(own) / len(own) for own in nats_of),
             "unigram_nats": -math.fsum(plan.log_frequency[tokens]),
         }
         if copies:
-            apart = {"near": plan.train_length, "far": plan.max_context}
-            may_copy = np.concatenate(
-                [
-                    overlap.copy_opportunities(corpus, s.document, s.end, targets=s.scored, **apart)
-                    for s in windows
-                ]
-            )
+            of_each = [may_copy_in(s.document, s.end, targets=s.scored) for s in windows]
+            may_copy = np.concatenate(of_each)
             row |= {"copy_nats": math.fsum(nats[may_copy]), "copy_tokens": int(may_copy.sum())}
         if by_position:
             edges = position_bins(plan.train_length, windows[0].length)
             first = np.concatenate([[0], edges[:-1]])
-            summed = np.sum([scored[span][1] for span in windows], axis=0)
+            summed = np.sum(nats_of, axis=0)
             row["position_nats"] = np.add.reduceat(summed, first).tolist()
             row["position_tokens"] = (len(windows) * (edges - first)).tolist()
         if not math.isfinite(row["nats"]):  # the model diverged here

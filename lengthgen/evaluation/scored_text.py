@@ -56,7 +56,6 @@ class Plan:
     max_context: int = 0  # targets before every endpoint, and in a block of the stream
     blocks: int = 0  # of the stream
     repeated: float = 0.0  # share of tokens that could be scored, but stand in training too
-    packed: bool = False  # the endpoints lie in one document, at least max_context apart
     examples: tuple[Example, ...] = ()  # of a corpus whose documents have prompts
 
     @property
@@ -69,9 +68,9 @@ class Plan:
 
     def cluster(self, document: int, end: int) -> Endpoint | int:
         """Returns what the targets before `end` vary with: their document, or, in packed text, the
-        endpoint whose max_context targets hold them.
+        endpoint whose max_context targets hold them: there endpoints lie so far apart.
         """
-        if not self.packed or document < 0:
+        if document < 0 or not self.corpus.packed:
             return document
         return min(endpoint for endpoint in self.endpoints if endpoint.end >= end)
 

@@ -3,7 +3,7 @@
 B windows, T tokens, D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,13 +35,8 @@ class Pass(NamedTuple):
 Replace = Callable[[Ints, Span], Ints]  # inputs of a window with other text, those of a span
 
 
-def passes(model: Transformer, wanted: Sequence[Span], *, predicts: bool = False) -> list[Pass]:
-    """Returns the forward passes that score these spans, the shortest first.
-
-    Spans that begin at one token share the pass of the longest, unless the scheme's outputs depend
-    on the length of the call. What it `predicts` then takes a pass for every token.
-    """
-    host_of = _hosts(model, wanted, predicts=predicts)
+def passes(host_of: Mapping[Span, Span]) -> list[Pass]:
+    """Returns the forward passes that score spans in these windows, the shortest first."""
     n_last: dict[Span, int] = {}
     for span, host in host_of.items():
         back = host.end - span.end + span.scored
@@ -57,8 +52,12 @@ def passes(model: Transformer, wanted: Sequence[Span], *, predicts: bool = False
     return divided[::-1]
 
 
-def _hosts(model: Transformer, wanted: Sequence[Span], *, predicts: bool) -> dict[Span, Span]:
-    """Returns the window in whose forward pass each span is scored."""
+def hosts(model: Transformer, wanted: Sequence[Span], *, predicts: bool) -> dict[Span, Span]:
+    """Returns the window in whose forward pass each span is scored.
+
+    Spans that begin at one token share that of the longest, unless the scheme's outputs depend on
+    the length of the call. If tokens are to be predicted, each then has a window of its own.
+    """
     if model.scheme.depends_on_length and predicts:
         return {prefix: prefix for span in wanted for prefix in _prefixes(span)}
     if model.scheme.depends_on_length or model.scheme.encoder is not None:
@@ -67,11 +66,7 @@ def _hosts(model: Transformer, wanted: Sequence[Span], *, predicts: bool) -> dic
 
 
 def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
-    """Returns for each span the longest one that begins at the same token.
-
-    Its forward pass has the losses of all of them where a scheme's outputs do not depend on the
-    length of the call.
-    """
+    """Returns for each span the longest one that begins at the same token."""
     longest: dict[tuple[int, int], Span] = {}
     for span in sorted(wanted, key=lambda span: -span.length):
         longest.setdefault((span.document, span.start), span)
@@ -99,8 +94,8 @@ def score(
     The same numbers for any number of processes: forward passes hold the same windows whatever the
     world size, and each process takes every n-th of them.
     """
-    host_of = _hosts(model, wanted, predicts=protocol.predicts)
-    every = passes(model, wanted, predicts=protocol.predicts)
+    host_of = hosts(model, wanted, predicts=protocol.predicts)
+    every = passes(host_of)
     mine: dict[Span, Scored] = {}
     for batch in every[ranks.rank :: ranks.world_size]:
         inputs, targets = zip(*(window_of(host, corpus) for host in batch.hosts), strict=True)

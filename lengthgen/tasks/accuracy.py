@@ -31,7 +31,6 @@ class Accuracy:
 
     series: str
     scheme: str
-    train_length: int  # L
     n_seeds: int
     by_length: pd.DataFrame  # where every seed has a value; columns as in `_at`
     seen: Estimate | None  # mean over the lengths up to L that all series of the task have
@@ -79,7 +78,6 @@ def _accuracy(name: str, rows: pd.DataFrame, shared: Collection[int]) -> Accurac
     return Accuracy(
         series=name,
         scheme=str(rows["scheme"].iloc[0]),
-        train_length=L,
         n_seeds=n_seeds,
         by_length=table.set_index("length"),
         seen=_mean_over(wrong, sorted(n for n in shared if n <= L)),

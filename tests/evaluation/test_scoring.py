@@ -93,7 +93,8 @@ def test_windows_are_shared_unless_length_matters(corpus: TokenizedCorpus, plann
     for variant, is_shared in (("window", True), ("dynamic_ntk", False)):
         model, advanced = model_of(corpus, "rope", variant), list[int]()
         score(model, spans, corpus, advance=advanced.append)
-        costs[is_shared] = sum(batch.n_tokens for batch in scoring.passes(model, spans))
+        hosts = scoring.hosts(model, spans, predicts=False)
+        costs[is_shared] = sum(batch.n_tokens for batch in scoring.passes(hosts))
         assert sum(advanced) == costs[is_shared]
         whole, part = (score(model, [span], corpus)[span] for span in (long, short))
         assert np.allclose(whole[:32], part, rtol=0, atol=1e-9) == is_shared
