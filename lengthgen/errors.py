@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class Diverged(UserError):
-    """A loss or gradient that is not finite: no update was made, and the same run ends so again."""
+    """A loss or gradient that is not finite: nothing of it is kept, and it would end so again."""
 
 
 class Stopped(BaseException):

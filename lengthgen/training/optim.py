@@ -3,38 +3,19 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lengthgen.config.schema import Config, Train
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes.base import Part
 
 
-class Muon(torch.optim.Muon):
-    """Muon (Jordan et al. 2024) whose updates have the size of AdamW's, so that one rate fits both.
-
-    The factor is that of Liu et al. 2025 (arXiv 2502.16982, section 2.2). Where `found_inf` is 1,
-    weights and momenta stay as they are, as with a fused AdamW.
-    """
-
-    found_inf: Tensor
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        weights = [p for group in self.param_groups for p in group["params"]]
-        for p in weights:
-            self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-        tensors = weights + [self.state[p]["momentum_buffer"] for p in weights]
-        before = [tensor.clone() for tensor in tensors]
-        super().step()
-        for tensor, kept in zip(tensors, before, strict=True):
-            tensor.copy_(torch.where(self.found_inf.bool(), kept, tensor))
-
-
 def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimizer]:
     """Returns AdamW; with train.optimizer=muon also Muon, for the matrices between the embeddings.
 
-    AdamW has three groups: matrices of the network, which decay, the scheme, and the rest.
+    AdamW has three groups: matrices of the network, which decay, the scheme, and the rest. Updates
+    of Muon (Jordan et al. 2024) are scaled to the size of AdamW's, so that one rate fits both (Liu
+    et al. 2025, arXiv 2502.16982, section 2.2).
     """
     parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
     own = {id(parameter) for part in parts for parameter in part.parameters()}
@@ -53,7 +34,8 @@ def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimize
     adamw = torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
     if not params["hidden"]:
         return [adamw]
-    return [adamw, Muon([hidden], lr=train.lr, adjust_lr_fn="match_rms_adamw")]
+    muon = torch.optim.Muon([hidden], lr=train.lr, adjust_lr_fn="match_rms_adamw")
+    return [adamw, muon]
 
 
 def set_rates(optimizer: torch.optim.Optimizer, step: int, config: Config) -> None:

@@ -49,7 +49,7 @@ class State:
     n_targets: int
     model: Transformer
     optimizers: list[torch.optim.Optimizer]
-    failed: Tensor  # 1 from the first step on that is not finite: no update is made any more
+    failed: Tensor  # 1 from the first step on that is not finite
     last: Tensor  # of that step, else the last one: its number, this process's nats, gradient norm
 
     @property
@@ -116,7 +116,7 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
     """Launches one optimizer step, and returns the nats of its global batch.
 
     The loss is the sum of nats over all processes divided once by their number of targets. Nothing
-    here waits for a GPU: the device itself makes no update after what is not finite.
+    here waits for a GPU: what is not finite is found by check_finite(), before it is kept.
     """
     model = state.model
     nats, last = torch.zeros_like(state.nats), batch.micro_batches[-1]
@@ -135,8 +135,6 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
     state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
     for optimizer in state.optimizers:
         set_rates(optimizer, state.step, state.config)
-        # Weights, moments and step count stay as they are where found_inf is 1.
-        optimizer.found_inf = state.failed  # pyright: ignore[reportAttributeAccessIssue]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     model.scheme.clamp_parameters()
@@ -149,15 +147,14 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
 def check_finite(state: State, ranks: Ranks) -> None:
     """Waits for the steps that were launched. Raises Diverged if one was not finite.
 
-    The error names the first such step and rank; the state is that of the step before.
+    The error names the first such step and rank. What was updated since is not to be kept.
     """
     if not state.failed:
         return
     step, nats, grad_norm = state.last.tolist()
-    state.step = int(step) - 1
     # No rate has acted before the first step.
     cause = "lower train.lr" if step > 1 else "correct the scheme or lower model.init_std"
-    remedy = f"no update was made; {cause}, or use train.precision=fp32"
+    remedy = f"{cause}, or use train.precision=fp32"
     for rank, of_rank in enumerate(ranks.gather(nats)):
         if not math.isfinite(of_rank):
             raise Diverged(f"the loss is {of_rank} in step {int(step)} on rank {rank}; {remedy}")

@@ -16,8 +16,8 @@ PACKAGE = {
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 365,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
     "report": 1775,  # 1600; probes, width and dark mode of the page, the last T tokens
-    "evaluation": 1230,  # 1150; validation while a run trains, long windows written singly
-    "training": 455,  # 400; rows of validation, Muon, train.steps
+    "evaluation": 1225,  # 1150; validation while a run trains, long windows written singly
+    "training": 440,  # 400; rows of validation, Muon, train.steps
     "runs": 760,  # 750; parameters without embedding, what Windows lacks
     "model": 1445,  # 1300; options of blocks of pretrained models, dropout, shapes of biases
     "data": 1185,  # without sources; odd files, equal paths, SentencePiece, tokenizers of the Hub

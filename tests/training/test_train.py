@@ -228,23 +228,19 @@ def spoil(module: torch.nn.Module, given: object, x_BTD: Tensor) -> Tensor:
     return x_BTD * torch.nan
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize(
     ("step", "what", "said"),
     [
-        (0, "loss", r"loss is nan in step 1 on rank 0; no update was made; correct the scheme"),
-        (0, "gradient", r"norm is nan in step 1; no update was made; correct the scheme"),
-        (2, "loss", r"the loss is nan in step 3 on rank 0; no update was made; lower train\.lr"),
-        (2, "gradient", r"norm is nan in step 3; no update was made; lower train\.lr"),
+        (0, "loss", r"loss is nan in step 1 on rank 0; correct the scheme"),
+        (0, "gradient", r"norm is nan in step 1; correct the scheme"),
+        (2, "loss", r"the loss is nan in step 3 on rank 0; lower train\.lr"),
+        (2, "gradient", r"norm is nan in step 3; lower train\.lr"),
     ],
 )
-def test_a_step_that_is_not_finite_and_those_after_it_change_nothing(
-    stepping: tuple[Config, Any], step: int, what: str, said: str, optimizer: str
+def test_the_first_step_that_is_not_finite_is_named_after_those_behind_it(
+    stepping: tuple[Config, Any], step: int, what: str, said: str
 ) -> None:
-    config = small_config(f"train.optimizer={optimizer}")
-    state, good = state_of(config), state_of(config)
-    for _ in range(step):
-        launch(good, stepping)
+    state = state_of(stepping[0])
     for i in range(step + 3):
         with ExitStack() as hooks:
             if i == step and what == "loss":
@@ -253,11 +249,8 @@ def test_a_step_that_is_not_finite_and_those_after_it_change_nothing(
                 weight = state.model.embedding.weight
                 hooks.enter_context(weight.register_hook(torch.Tensor.log))
             launch(state, stepping)
-    for got, want in zip(kept(state), kept(good), strict=step > 0):
-        assert torch.equal(got, want)
     with pytest.raises(Diverged, match=said):
         check_finite(state, ALONE)
-    assert state.step == step
 
 
 def test_steps_checked_later_are_those_checked_one_by_one(stepping: tuple[Config, Any]) -> None:
