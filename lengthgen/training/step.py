@@ -49,8 +49,8 @@ class State:
     n_targets: int
     model: Transformer
     optimizers: list[torch.optim.Optimizer]
-    failed: Tensor  # 1 from the first step on that is not finite
-    last: Tensor  # of that step, else the last one: its number, this process's nats, gradient norm
+    # Of the first step that is not finite, else of the last one:
+    last: Tensor  # its number, this process's nats, the gradient's norm, the nats of all processes
 
     @property
     def device(self) -> torch.device:
@@ -60,9 +60,9 @@ class State:
 def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> State:
     """Returns the state before the first step of a model that was just created."""
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
-    nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 3))
-    failed, model = torch.zeros((), device=device), model.to(device).train()
-    return State(config, 0, nats, 0, model, optimizers_of(model, config.train), failed, last)
+    nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 4))
+    model = model.to(device).train()
+    return State(config, 0, nats, 0, model, optimizers_of(model, config.train), last)
 
 
 def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
@@ -130,9 +130,9 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
         nats += sum_nats.detach()
     total = ranks.sum(nats.clone())
     grad_norm = nn.utils.clip_grad_norm_(model.parameters(), state.config.train.clip)
-    seen = torch.stack([torch.full_like(nats, state.step + 1), nats, grad_norm.to(nats.dtype)])
-    state.last = torch.where(state.failed.bool(), state.last, seen)
-    state.failed = torch.where(total.isfinite() & grad_norm.isfinite(), state.failed, 1.0)
+    step = torch.full_like(nats, state.step + 1)
+    this = torch.stack([step, nats, grad_norm.to(nats.dtype), total])
+    state.last = torch.where(state.last.isfinite().all(), this, state.last)
     for optimizer in state.optimizers:
         set_rates(optimizer, state.step, state.config)
         optimizer.step()
@@ -149,9 +149,9 @@ def check_finite(state: State, ranks: Ranks) -> None:
 
     The error names the first such step and rank. What was updated since is not to be kept.
     """
-    if not state.failed:
+    step, nats, grad_norm, total = state.last.tolist()
+    if math.isfinite(grad_norm + total):
         return
-    step, nats, grad_norm = state.last.tolist()
     # No rate has acted before the first step.
     cause = "lower train.lr" if step > 1 else "correct the scheme or lower model.init_std"
     remedy = f"{cause}, or use train.precision=fp32"
