@@ -1,6 +1,7 @@
 """Factors of the queries that grow with the number of keys, i + 1; biases are left as they are."""
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from pydantic import PositiveFloat
@@ -10,26 +11,33 @@ from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.parameters import of_layer, tokens
 
 
-class Logn(Part):
+class QueryFactor(Part, ABC):
+    """Queries times a factor of their own."""
+
+    needs_whole_text = True
+
+    @abstractmethod
+    def factor(self, c: AttentionContext) -> Tensor:
+        """Returns the factor of each query, [Q] or [H, Q] in c.dtype."""
+
+    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
+        return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)
+
+
+class Logn(QueryFactor):
     """Log-n scaling: queries times max(1, ln n / ln T), n the number of keys up to the query.
 
     Su's ReRoPE release has it built in (github.com/bojone/rerope), SelfExtend's as an option. Up to
     T it is exactly 1; BiPE's `log_scale` has no maximum with 1: another function.
     """
 
-    needs_whole_text = True
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
-
     def factor(self, c: AttentionContext) -> Tensor:
-        """Returns the factor of each query, [Q] in c.dtype."""
         T = self.shape.train_length
         beyond = (c.n_visible().to(c.dtype) / T).clamp(min=1)  # ln 1 = 0: no rounding up to T
         return 1 + beyond.log() / math.log(T)
 
 
-class Ssmax(Part):
+class Ssmax(QueryFactor):
     """SSMax, scalable softmax: Nakanishi 2025, arXiv 2501.19399. Queries times s_h ln n.
 
     s is trained per head, in each layer or, with share_layers, once. init: s at first; 1 in the
@@ -37,40 +45,28 @@ class Ssmax(Part):
     they do not.
     """
 
-    needs_whole_text = True
-
     def __init__(self, shape: ModelDims, *, init: float, share_layers: bool) -> None:
         super().__init__(shape)
         layers = 1 if share_layers else shape.n_layers
         self.s = nn.Parameter(torch.full((layers, shape.n_heads), float(init)))
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)
-
     def factor(self, c: AttentionContext) -> Tensor:
-        """Returns the factor of each head and query, [H, Q] in c.dtype."""
         s_H = of_layer(self.s, c).to(c.dtype)
         return s_H[:, None] * c.n_visible().to(c.dtype).log()
 
 
-class Llama4Temperature(Part):
+class Llama4Temperature(QueryFactor):
     """The temperature of Llama 4: Meta 2025; transformers, models/llama4/modeling_llama4.py.
 
     The query with n keys is multiplied by 1 + scale ln(1 + floor(n / floor)). scale: 0.1 there;
     floor: in multiples of T, 8192 tokens there, where only layers without positions have it.
     """
 
-    needs_whole_text = True
-
     def __init__(self, shape: ModelDims, *, scale: PositiveFloat, floor: PositiveFloat) -> None:
         super().__init__(shape)
         self.scale, self.floor = scale, tokens(floor, shape)
 
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * self.factor(c)[:, None], k_BHSK)
-
     def factor(self, c: AttentionContext) -> Tensor:
-        """Returns the factor of each query, [Q] in c.dtype."""
         steps = c.n_visible() // self.floor
         return 1 + self.scale * steps.to(c.dtype).log1p()
 
