@@ -102,7 +102,7 @@ COLUMNS = (
 def _at(length: int, cell: pd.DataFrame, wrong_RD: Floats) -> list[Any]:
     """Returns the values of COLUMNS at a length, from the first wrong tokens; nan: none."""
     D = wrong_RD.shape[1]
-    share = _share(np.isnan(wrong_RD).astype(float), np.ones(D), D)
+    share = as_share(ratio(np.isnan(wrong_RD).astype(float), np.ones(D)), D)
     first_error = np.nanmedian(wrong_RD) if share.value < 1 else np.nan
     tokens = cell["token_hits"].sum() / cell["n_tokens"].sum()
     stops = cell["stop_errors"].sum() / wrong_RD.size
@@ -126,11 +126,7 @@ def _mean_over(wrong: Mapping[int, Floats], lengths: Sequence[int]) -> Estimate 
     sizes = [wrong[n].shape[1] for n in lengths]
     weights_D = np.concatenate([np.full(size, 1 / size) for size in sizes])
     right_RD = np.concatenate([np.isnan(wrong[n]).astype(float) for n in lengths], axis=1)
-    return _share(right_RD * weights_D, weights_D, min(sizes) * len(lengths))
-
-
-def _share(sums_RD: Floats, weights_D: Floats, n_examples: int) -> Estimate:
-    return as_share(ratio(sums_RD, weights_D), n_examples)
+    return as_share(ratio(right_RD * weights_D, weights_D), min(sizes) * len(lengths))
 
 
 def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]:
