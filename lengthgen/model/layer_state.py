@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Block, LayerCache, Transformer
-from lengthgen.schemes import AttentionContext, ModelDims, Scheme
+from lengthgen.schemes import AttentionContext
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
 
@@ -59,14 +59,6 @@ class StateTransformer(Transformer):
 
     block_type = StateBlock
 
-    def embedded(
-        self,
-        tokens_BT: Tensor,
-        *,
-        generator: torch.Generator | None,
-        of: tuple[ModelDims, Scheme] | None = None,
-    ) -> tuple[Tensor, AttentionContext]:
-        x_BTD, c = super().embedded(tokens_BT, generator=generator, of=of)
+    def extended(self, c: AttentionContext) -> AttentionContext:
         (carrier,) = (part for part in self.scheme.all if isinstance(part, LayerState))
-        with torch.autocast(tokens_BT.device.type, enabled=False):
-            return x_BTD, StateContext.of(c, carrier.initial_state(c))
+        return StateContext.of(c, carrier.initial_state(c))

@@ -198,7 +198,11 @@ class Transformer(nn.Module):
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = scheme.positions(tokens_BT, c)
             c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
-            return self.embedding_dropout(scheme.embed(x_BTD, c)), c
+            return self.embedding_dropout(scheme.embed(x_BTD, c)), self.extended(c)
+
+    def extended(self, c: AttentionContext) -> AttentionContext:
+        """Returns the context of a call with what the blocks read beside it: nothing here."""
+        return c
 
     def through_block(self, i: int, x_BTD: Tensor, c: AttentionContext, *, n_last: int) -> Tensor:
         """Returns the outputs of block i for the last n_last tokens.
