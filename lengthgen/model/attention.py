@@ -77,7 +77,9 @@ def eager(
     Memory O(block * S).
     """
     layer, c = c.hooks, _with_tables(c, v_BHSK.dtype)
-    q, k, v = q_BHQK, k_BHSK.contiguous(), v_BHSK.contiguous()  # each block reads them
+    q, k, v = q_BHQK, k_BHSK, v_BHSK
+    if c.shape.causal:  # in an encoder one block is the rule
+        k, v = k.contiguous(), v.contiguous()  # each block reads them
     out: list[Tensor] = []
     # The last block, which has the most keys, comes first: what it frees has room for the others.
     for queries, at in reversed(_blocks(c, q, k, block)):
