@@ -4,7 +4,6 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,7 +28,7 @@ from lengthgen.model.transformer import Transformer
 LETTERS = "abcd"
 LENGTHS = (16, 32, 96)
 TEXT = "".join(random.Random(0).choices(LETTERS, weights=(8, 4, 2, 1), k=97))
-NO_CORPUS: Any = SimpleNamespace(packed=False)  # windows are placed without reading it
+NO_CORPUS: Any = type("NoCorpus", (), {"packed": False})  # windows are placed without reading it
 P = {"a": 0.5, "b": 0.25, "c": 0.125, "d": 0.0625}  # the model's; 1/16 is left for other bytes
 
 
