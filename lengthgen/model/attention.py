@@ -123,7 +123,8 @@ def sdpa_by_blocks(
 
     Keys that no query of a block sees are left out of it: a window costs what it holds.
     """
-    layer, out = c.hooks, list[Tensor]()
+    layer = c.hooks
+    out: list[Tensor] = []  # list[Tensor]() would end a graph of torch.compile
     by_distance = layer.contiguous and all(part.distance_only for part in layer.bias)
     table = distance_table(c) if layer.bias and by_distance else None
     for queries, at in reversed(_blocks(c, q_BHQK, k_BHSK, block)):  # as in eager()

@@ -109,7 +109,8 @@ class AttentionContext:
 
         Raises ValueError for a bias without a value for each query and key.
         """
-        due, biases = (self.q_pos.shape[-1], self.k_pos.shape[-1]), list[Tensor]()
+        due = (self.q_pos.shape[-1], self.k_pos.shape[-1])
+        biases: list[Tensor] = []  # list[Tensor]() would end a graph of torch.compile
         for part in self.hooks.bias:
             if (bias := part.bias(self)) is not None:
                 if bias.shape[-2:] != due:
