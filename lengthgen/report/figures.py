@@ -1,6 +1,6 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: reportIndexIssue=false, reportOperatorIssue=false
 """The figures of runs on text; a figure is None where nothing of what it shows was evaluated.
 
 None of them needs a legend: lines are named at their ends.

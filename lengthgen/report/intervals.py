@@ -116,18 +116,11 @@ def _means(sums_RD: Floats, counts_D: Floats) -> tuple[float, tuple[float, ...]]
 def _estimate(
     value: float, seeds: tuple[float, ...], sums_RD: Floats, counts_D: Floats
 ) -> Estimate:
-    if len(counts_D) == 1 or not np.isfinite(sums_RD).all():
-        known = len(counts_D) > 1 and all(mean == value for mean in seeds)
-        bound = value if known else math.nan
+    R, D = sums_RD.shape
+    if D == 1 or not np.isfinite(sums_RD).all():
+        bound = value if D > 1 and {*seeds} == {value} else math.nan
         return Estimate(value=value, low=bound, high=bound, seeds=seeds)
-    spread = _spread(value, np.array(seeds), sums_RD, counts_D)
-    half = spread.half_width(upper(1))
-    return Estimate(value=value, low=value - half, high=value + half, seeds=seeds, spread=spread)
-
-
-def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) -> Spread:
-    R = len(sums_RD)
-    share_D = counts_D / counts_D.sum()
+    seeds_R, share_D = np.array(seeds), counts_D / counts_D.sum()
     scale_D = 1 / np.sqrt(1 - share_D)
     documents_D = (sums_RD.mean(0) / counts_D.sum() - value * share_D) * scale_D
     v_documents = float((documents_D**2).sum())
@@ -137,28 +130,25 @@ def _spread(value: float, seeds_R: Floats, sums_RD: Floats, counts_D: Floats) ->
         residual_RD = (sums_RD / counts_D.sum() - seeds_R[:, None] * share_D) * scale_D
         residual_RD -= documents_D
         v_residual = float((residual_RD**2).sum()) / (R * (R - 1))
-    return Spread(
+    spread = Spread(
         seeds=v_seeds,
         documents=max(0.0, v_documents - v_residual),
         n_seeds=R,
         freedom=max(1.0, float((share_D**2).sum() ** 2 / (share_D**4).sum()) - 1),
     )
-
-
-def wilson(right: int, n: int) -> tuple[float, float]:
-    """Returns the 95% interval of a share of independent answers (Wilson 1927, JASA 22)."""
-    z = float(special.ndtri(upper(1)))
-    centre, spread = right + z**2 / 2, z * math.sqrt(right * (n - right) / n + z**2 / 4)
-    return (centre - spread) / (n + z**2), (centre + spread) / (n + z**2)
+    exact = Estimate(value=value, low=value, high=value, seeds=seeds, spread=spread)
+    return exact.widened(1)
 
 
 def as_share(estimate: Estimate, n_examples: int) -> Estimate:
     """Returns a share with its interval within 0 and 1, and with Wilson's where that is wider.
 
-    Answers that are all right, or all wrong, do not vary. Seeds share the examples: as many as one
-    seed has are independent.
+    Answers that are all right, or all wrong, do not vary (Wilson 1927, JASA 22). Seeds share the
+    examples: as many as one seed has are independent.
     """
-    low, high = wilson(round(estimate.value * n_examples), n_examples)
+    z, n, right = float(special.ndtri(upper(1))), n_examples, round(estimate.value * n_examples)
+    centre, spread = right + z**2 / 2, z * math.sqrt(right * (n - right) / n + z**2 / 4)
+    low, high = (centre - spread) / (n + z**2), (centre + spread) / (n + z**2)
     if not math.isnan(estimate.low):
         low, high = min(low, max(0.0, estimate.low)), max(high, min(1.0, estimate.high))
     return replace(estimate, low=low, high=high)

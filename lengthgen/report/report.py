@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportReturnType=false
+# pyright: basic, reportArgumentType=false, reportReturnType=false
 """A report: what runs show, as a page, tables, figures and rows."""
 
 import base64
@@ -102,7 +102,7 @@ def sentences(own: Numbers) -> Iterator[str]:
     Of many series it yields a sentence on each verdict.
     """
     longest = {series: max(own.beyond(series), default=0) for series in own.series}
-    words = {series: own.word(series, "gain", n) for series, n in longest.items() if n}
+    words = {series: own.finding(series, "gain", n)["word"] for series, n in longest.items() if n}
     if len(words) > MOST_SENTENCES:
         for word, phrase in PHRASES.items():
             if names := [name for name, verdict in words.items() if verdict == word]:
@@ -120,8 +120,8 @@ def terminal(paths: Sequence[Path]) -> str:
 
 
 def summary(made: Sequence[Section]) -> str:
-    """Returns the short tables of sections, for standard output."""
-    return "\n".join(tables.shown(table) for section in made for table in section.summary)
+    """Returns the short tables of sections as Markdown."""
+    return "\n".join(tables.markdown(table) for section in made for table in section.summary)
 
 
 def method(rows: pd.DataFrame) -> Section:
@@ -179,12 +179,7 @@ def page(title: str, made: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
 
 
 def write(
-    rows: pd.DataFrame,
-    made: Sequence[Section],
-    out: Path,
-    *,
-    png: bool = False,
-    again: bool = False,
+    rows: pd.DataFrame, made: Sequence[Section], out: Path, *, again: bool = False
 ) -> list[Path]:
     """Writes the files of a report into a folder and returns their paths, the page first.
 
@@ -194,8 +189,7 @@ def write(
     """
     schemes = sorted(set(rows["scheme"]))
     several = f"{len(schemes)} schemes" if len(schemes) > MAX_LINES else ", ".join(schemes)
-    drawn = {name: figure for section in made for name, figure in section.figures.items()}
-    svgs = {name: saved(figure, "svg") for name, figure in drawn.items()}
+    svgs = {n: saved(drawn, "svg") for section in made for n, drawn in section.figures.items()}
     files = {
         "report.html": page(f"Length generalization of {several}", made, svgs).encode(),
         "table.md": table_text(made).encode(),
@@ -203,8 +197,6 @@ def write(
     }
     for section in made:
         files |= {f"{n}.csv": tables.csv_text(table).encode() for n, table in section.data.items()}
-    if png:
-        files |= {f"{name}.png": saved(figure, "png") for name, figure in drawn.items()}
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     if not again:

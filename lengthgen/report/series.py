@@ -1,6 +1,5 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 """Series: which rows can be compared, and the names of runs that differ in the seed alone."""
 
 import json
@@ -127,17 +126,15 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     keyed = rows.assign(parts=parts, variant=rows["variant"].fillna(""))
     first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
     varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for series in first:
-        by_name.setdefault(_name(series, varied), []).append(series)
+    names = [_name(series, varied) for series in first]
     oracles = {name for name, part in schemes.registry().items() if issubclass(part, Aligned)}
     labels: dict[tuple[Any, ...], str] = {}
-    for name, twins in by_name.items():
-        for series in twins:
-            label = f"{name} ({_distinction(series, twins)})" if len(twins) > 1 else name
-            is_bound = oracles & {*(json.loads(series["config"])["scheme"].get("parts") or {})}
-            key = tuple(series[key] for key in KEYS)
-            labels[key] = visible(label + UPPER_BOUND if is_bound else label)
+    for series, name in zip(first, names, strict=True):
+        twins = [twin for twin, its_name in zip(first, names, strict=True) if its_name == name]
+        label = f"{name} ({_distinction(series, twins)})" if len(twins) > 1 else name
+        is_bound = oracles & {*(json.loads(series["config"])["scheme"].get("parts") or {})}
+        key = tuple(series[key] for key in KEYS)
+        labels[key] = visible(label + UPPER_BOUND if is_bound else label)
     of_rows = [labels[key] for key in keyed[KEYS].itertuples(index=False, name=None)]
     return rows.assign(series=of_rows)
 

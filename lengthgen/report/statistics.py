@@ -1,6 +1,5 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportIndexIssue=false, reportInvalidTypeArguments=false, reportReturnType=false
 """What series show, with intervals: losses, gains from context beyond T, verdicts, comparisons.
 
 Every number is a mean over seeds and documents of sums of nats, divided once; gains and differences
@@ -8,6 +7,7 @@ are paired by seed and document.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -63,16 +63,16 @@ class Sums:
         wide = table.pivot(index=index, columns="document", values=["nats", "counts"])
         self._nats, self._counts = (wide[key].to_numpy(np.float64) for key in ("nats", "counts"))
         self._documents = wide["counts"].columns.to_numpy(str)
-        self._rows: dict[CurvePoint, dict[int, int]] = {}  # the row of each seed
+        self.rows: dict[CurvePoint, dict[int, int]] = {}  # the row of each seed
         for row, (*point, seed) in enumerate(wide.index):
-            self._rows.setdefault(CurvePoint(*point), {})[seed] = row
+            self.rows.setdefault(CurvePoint(*point), {})[seed] = row
 
     def sample(self, points: Sequence[CurvePoint]) -> Sample | None:
         """Returns the sums of points; None if they share no seed, or no document.
 
         Documents without such targets, or with others at one of the points, are no part of it.
         """
-        by_seed = [self._rows.get(point, {}) for point in points]
+        by_seed = [self.rows.get(point, {}) for point in points]
         seeds = sorted(set[int].intersection(*map(set[int], by_seed))) if points else []
         if not seeds:
             return None
@@ -147,7 +147,8 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.concat([findings(text.rows) for text in select(rows)], ignore_index=True)
     by_series = rows.groupby("series")
     facts = by_series[FACTS[:-1]].first().assign(n_seeds=by_series["seed"].nunique())
-    sums, points = Sums(rows, loss_of), _points(rows)
+    sums, n_seeds = Sums(rows, loss_of), rows.groupby(["protocol", "series"])["seed"].nunique()
+    points = [p for p, seeds in sums.rows.items() if len(seeds) == n_seeds[p[:2]]]  # of all seeds
     records = [*_losses(rows, sums, points, facts)]
     for series, T in facts["train_length"].items():
         own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
@@ -171,23 +172,15 @@ def curves(findings: pd.DataFrame) -> pd.DataFrame:
     return table[[*first, *table.columns.difference(first)]].reset_index(drop=True)
 
 
-def _points(rows: pd.DataFrame) -> list[CurvePoint]:
-    """Returns the points that every seed of their series has."""
-    n_seeds = rows.groupby(["protocol", "series"])["seed"].nunique()
-    scored = rows[rows["document"].notna()]
-    n_scored = scored.groupby(["protocol", "series", "length"])["seed"].nunique()
-    return [CurvePoint(*key) for key, n in n_scored.items() if n == n_seeds[key[:2]]]
-
-
 def _losses(
     rows: pd.DataFrame, sums: Sums, points: Sequence[CurvePoint], facts: pd.DataFrame
 ) -> Iterator[Record]:
     """Yields the loss of each point with its mark; of skipped lengths the reason."""
     losses = {p: sample.mean(0) for p in points if (sample := sums.sample([p]))}
-    competing: dict[tuple[str, int], dict[str, CurvePoint]] = {}
+    competing: dict[tuple[str, int], dict[str, CurvePoint]] = defaultdict(dict)
     for p in losses:
         if not facts.at[p.series, "reference"]:
-            competing.setdefault((p.protocol, p.length), {})[p.series] = p
+            competing[p.protocol, p.length][p.series] = p
     marks: dict[CurvePoint, str] = {}
     for by_series in competing.values():
         pairs = {
@@ -195,10 +188,8 @@ def _losses(
             for a, b in combinations(by_series, 2)
             if (difference := sums.difference(by_series[a], by_series[b]))
         }
-        compared = compare({name: losses[p].value for name, p in by_series.items()}, pairs)
-        marks |= (
-            {by_series[name]: mark for name, mark in compared.marks.items()} if compared else {}
-        )
+        if compared := compare({name: losses[p].value for name, p in by_series.items()}, pairs):
+            marks |= {by_series[name]: mark for name, mark in compared.marks.items()}
     for p, loss in losses.items():
         yield p._asdict() | _numbers("loss", loss) | {"mark": marks.get(p, "")}
     reasons = rows[rows["skipped"].notna()].groupby(["protocol", "series", "length"])["skipped"]

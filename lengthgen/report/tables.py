@@ -1,10 +1,8 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
-"""Tables of verdicts, perplexity and learning rates; as Markdown and for a terminal."""
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
+"""Tables of verdicts, perplexity and learning rates, as Markdown."""
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -30,6 +28,7 @@ MARKED = (
     "Bold: the lowest. =: may be as good, all series of a length compared jointly at 95 %. "
     "?: not comparable with it."
 )
+NONE = {**dict.fromkeys(("value", "low", "high"), math.nan), "word": "", "mark": ""}  # of findings
 NOT_MARKED = "Nothing is marked as the best: that takes two seeds and two documents in common."
 
 
@@ -67,26 +66,6 @@ def markdown(table: Table) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
     notes = [line for note in table.notes for line in ("", escaping.markdown(note))]
     return "\n".join([f"{escaping.markdown(table.title)}.", "", *lines, *notes]) + "\n"
-
-
-def shown(table: Table) -> str:
-    """Returns the table as Markdown, but drawn where standard output is a terminal."""
-    if not sys.stdout.isatty():
-        return markdown(table)
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
-    drawn = Drawn(box=box.SIMPLE_HEAD, title=Text(escaping.visible(table.title)))
-    for i, name in enumerate(table.head):
-        drawn.add_column(Text(escaping.visible(name)), justify="right" if i else "left")
-    for row in table.rows:
-        drawn.add_row(*(Text(escaping.visible(cell.text + cell.sign)) for cell in row))
-    console = Console(width=80, force_terminal=False)  # no style: echo() shows control characters
-    with console.capture() as text:
-        console.print(drawn)
-    return text.get()
 
 
 def csv_text(table: pd.DataFrame) -> str:
@@ -132,30 +111,27 @@ class Numbers:
     def about(self, series: str) -> list[Cell]:
         return [Cell(series), Cell(str(self.n_seeds[series]))]
 
-    def value(self, series: str, quantity: str, length: int, key: str = "value") -> float:
-        """Returns a value, or a bound of it; nan if there is none."""
-        return self.rows.get((series, quantity, length), {}).get(key, math.nan)
-
-    def word(self, series: str, quantity: str, length: int = 0) -> str:
-        return self.rows.get((series, quantity, length), {}).get("word", "")
+    def finding(self, series: str, quantity: str, length: int = 0) -> Mapping[str, Any]:
+        """Returns value, low, high, word and mark of a finding; nan and "" if there is none."""
+        return self.rows.get((series, quantity, length), NONE)
 
     def verdict(self, series: str, length: int) -> str:
         """Returns "uses [+0.019, +0.112]"; "-" without one."""
-        word = self.word(series, "gain", length)
+        word = self.finding(series, "gain", length)["word"]
         return f"{word} {self.interval(series, 'gain', length)}".rstrip() if word else "-"
 
     def interval(self, series: str, quantity: str, length: int) -> str:
         """Returns "[-0.001, +0.004]"; nothing if there is none."""
-        bounds = (self.value(series, quantity, length, key) for key in ("low", "high"))
-        low, high = (round(bound, 3) + 0.0 for bound in bounds)
+        found = self.finding(series, quantity, length)
+        low, high = (round(found[bound], 3) + 0.0 for bound in ("low", "high"))
         return "" if math.isnan(low) or math.isnan(high) else f"[{low:+.3f}, {high:+.3f}]"
 
     def perplexity(self, series: str, length: int) -> Cell:
-        if self.word(series, "loss", length):  # the reason why it was skipped
+        found = self.finding(series, "loss", length)
+        if found["word"]:  # the reason why it was skipped
             return Cell("n/a")
-        loss = self.value(series, "loss", length)
-        mark = self.rows.get((series, "loss", length), {}).get("mark", "")
-        return Cell("-" if math.isnan(loss) else number(perplexity(loss)), mark)
+        loss = found["value"]
+        return Cell("-" if math.isnan(loss) else number(perplexity(loss)), found["mark"])
 
 
 def verdicts(numbers: Numbers) -> Iterator[Table]:
@@ -172,7 +148,7 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
     for name in beyond:
         words = [numbers.verdict(name, n) for n in lengths]
         words += [copies[name] or "n/a"] * with_copies
-        cells = map(Cell, (numbers.word(name, "c_star") or "n/a", *words))
+        cells = map(Cell, (numbers.finding(name, "c_star")["word"] or "n/a", *words))
         rows.append([*numbers.about(name), *cells])
     yield Table(
         title="Verdicts on context beyond T, with the 95 % interval of the gain G in nats",
@@ -220,7 +196,7 @@ def summary(numbers: Numbers, protocol: str) -> Table:
         [
             Cell(name),
             *(Cell(numbers.perplexity(name, n).text) for n in lengths),
-            Cell(numbers.word(name, "gain", lengths[-1])),
+            Cell(numbers.finding(name, "gain", lengths[-1])["word"]),
         ]
         for name in numbers.series
     ]

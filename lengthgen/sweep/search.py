@@ -72,6 +72,5 @@ def _distribution(axis: Axis) -> "BaseDistribution":
     if axis.values:
         return CategoricalDistribution(axis.values)
     bounds: dict[str, Any] = {"low": axis.low, "high": axis.high, "log": axis.log}
-    if isinstance(axis.low, int) and isinstance(axis.high, int):
-        return IntDistribution(**bounds)
-    return FloatDistribution(**bounds)
+    is_whole = isinstance(axis.low, int) and isinstance(axis.high, int)
+    return IntDistribution(**bounds) if is_whole else FloatDistribution(**bounds)

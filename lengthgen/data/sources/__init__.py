@@ -83,25 +83,20 @@ def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Itera
     With corpus.held_out=tuning both splits come from the training documents: 1 in 20 by hash, and
     the first one, validate. Those of validation are never read then.
     """
+    is_tuning = corpus.held_out == "tuning"
     try:
-        yield from _documents(corpus, source, held_out=held_out)
+        for i, document in enumerate(source.read(held_out=held_out and not is_tuning)):
+            if is_tuning:  # not the hash of the name alone: sources choose validation by it
+                chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
+                if chosen != held_out:
+                    continue
+            yield document
     except (UserError, MemoryError):
         raise
     except Exception as error:
         kind = type(source)
         why = classes.described(error, kind)
         raise UserError(f"corpus.source: {kind.__name__} raised {why}") from error
-
-
-def _documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:
-    if corpus.held_out == "validation":
-        yield from source.read(held_out=held_out)
-        return
-    for i, document in enumerate(source.read(held_out=False)):
-        # Not the hash of the name alone: sources choose validation documents by it.
-        chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
-        if chosen == held_out:
-            yield document
 
 
 def name_hash(name: str) -> int:
