@@ -168,8 +168,9 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
-            if override.key_or_group == "corpus":
-                word = override.input_line
+            group, word = override.key_or_group, str(override.input_line)
+            chosen = group in ("corpus", "experiment")
+            if chosen and not beneath(["corpus=python"], [word], config_dir=config_dir):
                 raise UserError(f"{word}: task={task} makes its own text; drop one of them")
     return plain
 
