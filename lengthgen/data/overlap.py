@@ -48,7 +48,7 @@ def _known_runs(corpus: TokenizedCorpus) -> NDArray[np.bool_]:
     hashes = pd.Series(np.concatenate([*_hashes_of(corpus.validation.tokens, n)]))
     known = np.zeros(len(hashes), dtype=bool)
     for chunk in _hashes_of(corpus.train.tokens, n):
-        known |= hashes.isin(chunk).to_numpy()  # by a hash table: np.isin takes 30 times as long
+        known |= hashes.isin(chunk).to_numpy()  # by a hash table; np.isin sorts
     return known
 
 

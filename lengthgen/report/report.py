@@ -120,8 +120,8 @@ def terminal(paths: Sequence[Path]) -> str:
 
 
 def summary(made: Sequence[Section]) -> str:
-    """Returns the short tables of sections as Markdown."""
-    return "\n".join(tables.markdown(table) for section in made for table in section.summary)
+    """Returns the short tables of sections, for standard output."""
+    return "\n".join(tables.shown(table) for section in made for table in section.summary)
 
 
 def method(rows: pd.DataFrame) -> Section:

@@ -1,8 +1,9 @@
 # pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
-"""Tables of verdicts, perplexity and learning rates, as Markdown."""
+"""Tables of verdicts, perplexity and learning rates; as Markdown and for a terminal."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -66,6 +67,26 @@ def markdown(table: Table) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
     notes = [line for note in table.notes for line in ("", escaping.markdown(note))]
     return "\n".join([f"{escaping.markdown(table.title)}.", "", *lines, *notes]) + "\n"
+
+
+def shown(table: Table) -> str:
+    """Returns the table as Markdown, but drawn where standard output is a terminal."""
+    if not sys.stdout.isatty():
+        return markdown(table)
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    drawn = Drawn(box=box.SIMPLE_HEAD, title=Text(escaping.visible(table.title)))
+    for i, name in enumerate(table.head):
+        drawn.add_column(Text(escaping.visible(name)), justify="right" if i else "left")
+    for row in table.rows:
+        drawn.add_row(*(Text(escaping.visible(cell.text + cell.sign)) for cell in row))
+    console = Console(width=80, force_terminal=False)  # no style: echo() shows control characters
+    with console.capture() as text:
+        console.print(drawn)
+    return text.get()
 
 
 def csv_text(table: pd.DataFrame) -> str:

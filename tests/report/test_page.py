@@ -18,7 +18,7 @@ import pytest
 from frames import CONFIG, frame
 from small import refusal
 
-from lengthgen.report import load, report
+from lengthgen.report import load, report, tables
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 
@@ -148,6 +148,14 @@ def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
 )
 def test_what_no_run_meets_is_named(conditions: list[str], said: str) -> None:
     assert said in refusal(report.matching, rows_of(), conditions)
+
+
+def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    drawn = tables.shown(tables.Table(title="Curve", head=["scheme"], rows=[[tables.Cell("rope")]]))
+    assert "rope" in drawn
+    assert drawn.replace("\n", "").isprintable()
 
 
 @pytest.mark.slow
