@@ -14,7 +14,8 @@ from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
-    from lengthgen.sweep.grid import Point, PointState
+    from lengthgen.sweep.grid import Point
+    from lengthgen.sweep.states import PointState
 
 Jobs = Annotated[
     int | None,
@@ -110,23 +111,23 @@ def run(
 ) -> Mapping[str, "PointState"]:
     """Runs or submits what is left of the points, and returns the states of all of them then."""
     from lengthgen.runs import devices
-    from lengthgen.sweep import grid, local
+    from lengthgen.sweep import local, states
     from lengthgen.sweep.slurm import options, submit
 
     if slurm is not None and (jobs or gpus):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
     if "RANK" in os.environ:
         raise UserError("sweep: it starts torchrun itself; drop torchrun and give --gpus N")
-    before = grid.states_of(points)
-    todo = grid.pending(points, before)
-    warn_once(f"{len(points)} point{'s' * (len(points) > 1)}: {grid.counted(before)}")
+    before = states.states_of(points)
+    todo = states.pending(points, before)
+    warn_once(f"{len(points)} point{'s' * (len(points) > 1)}: {states.counted(before)}")
     if not todo or (slurm is not None and dry_run):
         return before
     available = local.gpus_for(todo) if slurm is None else []
     _prepare(todo)
     if slurm is not None:
         submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
-        return grid.states_of(points)
+        return states.states_of(points)
     slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
     if not dry_run:
         return local.run(points, slots, gpus=gpus, say=warn)
@@ -155,7 +156,7 @@ def _prepare(points: Sequence["Point"]) -> None:
 
 def print_states(points: Sequence["Point"], states: Mapping[str, "PointState"]) -> bool:
     """Prints the state of every point and how to repeat what failed; returns if any did."""
-    from lengthgen.sweep.grid import FAILED
+    from lengthgen.sweep.states import FAILED
     from lengthgen.terminal import from_here
 
     rows: list[list[str]] = []

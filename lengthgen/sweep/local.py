@@ -18,7 +18,8 @@ from lengthgen.model.build import create
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.signals import StopRequest
-from lengthgen.sweep.grid import Point, PointState, counted, pending, state_of, states_of
+from lengthgen.sweep.grid import Point
+from lengthgen.sweep.states import PointState, counted, pending, state_of, states_of
 from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_of
 
 SECONDS_BETWEEN_POLLS = 0.2

@@ -10,7 +10,8 @@ from lengthgen.config import compose
 from lengthgen.config.compose import Axis
 from lengthgen.errors import UserError
 from lengthgen.sweep import grid, tuning
-from lengthgen.sweep.grid import SETTLED, Point, PointState
+from lengthgen.sweep.grid import Point
+from lengthgen.sweep.states import SETTLED, PointState
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -12,7 +12,7 @@ from repository import ROOT
 PACKAGE = {
     "cli": 1240,  # 700; show, rm, data, search, --from, --force, --json, Tab for options
     "api": 155,  # 130; an example of each function
-    "sweep": 690,  # 550; the search by Optuna
+    "sweep": 700,  # 550; the search by Optuna
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 365,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
     "report": 1740,  # 1600, was 1775; probes, width and dark mode of the page, the last T tokens

@@ -11,8 +11,9 @@ from small import MEASURED_AT_T, smaller
 
 from lengthgen.config import compose
 from lengthgen.sweep import tuning
-from lengthgen.sweep.grid import Point, PointState
+from lengthgen.sweep.grid import Point
 from lengthgen.sweep.search import search
+from lengthgen.sweep.states import PointState
 
 SPACE = ["train.lr=tag(log,interval(1e-4,1e-1))", "model.n_heads=2,4", "seed=int(interval(1,3))"]
 

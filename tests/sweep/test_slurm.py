@@ -16,7 +16,8 @@ from trained import assert_same_bits
 from lengthgen import pipeline
 from lengthgen.errors import UserError
 from lengthgen.sweep import slurm
-from lengthgen.sweep.grid import Point, PointState, pending, states_of
+from lengthgen.sweep.grid import Point
+from lengthgen.sweep.states import PointState, pending, states_of
 
 pytestmark = pytest.mark.slow
 # Some seconds: a signal, or Slurm, comes in the middle of training.

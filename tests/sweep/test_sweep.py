@@ -14,17 +14,9 @@ from lengthgen.errors import UserError
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
-from lengthgen.sweep.grid import (
-    Point,
-    PointState,
-    State,
-    counted,
-    pending,
-    points,
-    state_of,
-    states_of,
-)
+from lengthgen.sweep.grid import Point, points
 from lengthgen.sweep.local import Slot, slots
+from lengthgen.sweep.states import PointState, State, counted, pending, state_of, states_of
 
 PART = """
 from torch import Tensor
