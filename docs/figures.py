@@ -82,6 +82,12 @@ def short_conv() -> Figure | None:
     return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
 
 
+def smollm2() -> Figure | None:
+    title = "SmolLM2-135M, trained on 8,192 tokens; dotted: last 8,192 tokens only"
+    found = study("smollm2")[1].assign(series="SmolLM2-135M")
+    return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
+
+
 def variants() -> Figure | None:
     title = "RoPE trained on 512 tokens, under training-free variants; dotted: last 512 tokens only"
     found = study("variants")[1]
@@ -190,7 +196,7 @@ def training_loss() -> Figure:
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
-    **{"short_conv": short_conv, "training-loss": training_loss},
+    **{"short_conv": short_conv, "training-loss": training_loss, "smollm2": smollm2},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
     **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
     **{"books": books, "accuracy-copy": accuracy("tasks", "copy")},

@@ -1,4 +1,4 @@
-"""Writes the numbers of the documentation from results/: python docs/fill.py.
+"""Writes the numbers of README.md and docs/ from results/: python docs/fill.py.
 
 A page holds each value before its expression, in a comment that GitHub and mkdocs hide:
 
@@ -177,12 +177,12 @@ def filled(page: str) -> str:
 
 def main() -> None:
     wrong = list[str]()
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]:
         page = path.read_text(encoding="utf-8")
         try:
             path.write_text(filled(page), encoding="utf-8")
         except ValueError as error:
-            wrong.append(f"{path.relative_to(DOCS)}: {error}")
+            wrong.append(f"{path.relative_to(DOCS.parent)}: {error}")
     if wrong:
         sys.exit("\n".join(wrong))
 
