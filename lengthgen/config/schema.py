@@ -64,7 +64,7 @@ def _with_absolute_paths(arguments: Any) -> Any:
     return placed or arguments
 
 
-LARGEST = 10**12  # of numbers that count something: more is a slip of the finger
+LARGEST = 10**12  # of numbers that count something: more is a typo
 TOKENIZERS = ("bpe", "bytes", "characters")  # any other is a tokenizer.json, or a name of the Hub
 HUB_NAME = r"(?!.*\.json$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"  # OWNER/NAME@REVISION
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
@@ -322,7 +322,7 @@ class Runtime(Section):
         return self.cache if self.cache is not None else self.root / ".cache"
 
 
-NO_WEIGHTS: Any = {  # what decides no weights, or is named in another way
+NO_WEIGHTS: Any = {  # decides no weights, or _named adds it in another form
     **dict.fromkeys(("seed", "runtime", "eval", "variants"), True),
     "train": {"checkpoint_every", "val_every", "tuned", "init_from"},
     "scheme": {"variants", "lr_ratio"},
@@ -370,6 +370,7 @@ class Config(Section):
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
         science["model"] |= {"biases": sorted(self.model.biases), **shape}
+        science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
         digest = _digest([science, getattr(self.train.init_from, init, None)])
         return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
 

@@ -132,5 +132,6 @@ def parts_hash(config: Config, variant: str | None) -> str:
         parts = schemes.typed(parts, plugins=config.plugins)
     except UserError as error:  # a reference variant that this scheme cannot take
         parts = {"error": str(error)}
-    definition = json.dumps([variant, parts, config.scheme.layers, *config.plugins], sort_keys=True)
+    named = [variant, [*parts.items()], config.scheme.layers, *config.plugins]
+    definition = json.dumps(named, sort_keys=True)
     return hashlib.sha256(definition.encode()).hexdigest()[:8]

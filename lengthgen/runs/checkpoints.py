@@ -1,6 +1,7 @@
 """Checkpoints: checkpoints/step-N/ with model.safetensors, trainer.pt and their sha256.json.
 
-Where one is damaged or cannot be read, nothing is trained or deleted.
+Where one is damaged or cannot be read, nothing is trained or deleted. No random state is kept:
+batches, dropout and draws are functions of seed and step.
 """
 
 import json

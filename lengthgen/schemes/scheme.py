@@ -14,7 +14,8 @@ class Scheme(nn.Module):
 
     `layers` names the parts that act in layer l as layers[l % len(layers)]; a part that it never
     names acts in every layer. Parts that act on positions or embeddings do so once. Parts that
-    change rotary frequencies or remap rotary positions act in the layers that rotate.
+    change rotary frequencies or remap rotary positions act in the layers that rotate. Parts act in
+    the order of `parts`, whatever that within `layers`; biases are summed.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Scheme(nn.Module):
                 if other.overrides("positions"):
                     return f"and {name} both give out positions"
                 if reason := other.unsupported_reason(largest + 1):
-                    return f"gives out positions up to {largest}, and {reason}"
+                    return f"assigns positions up to {largest}, and {reason}"
         return None
 
     def _hooks_of(self, layer: dict[str, Part]) -> LayerHooks:

@@ -1,4 +1,7 @@
-"""A sweep on a Slurm cluster: the options of a job array, its submission, its tasks, its jobs."""
+"""A sweep on a Slurm cluster: the options of a job array, its submission, its tasks, its jobs.
+
+Which jobs failed is told by states.py, from `queue` and the run directories.
+"""
 
 import json
 import os

@@ -56,6 +56,17 @@ def test_every_choice_is_valid_round_trips_through_yaml_and_is_named_as_its_file
     assert from_plain(yaml.safe_load(yaml.safe_dump(to_plain(built)))) == built
 
 
+def test_parts_in_another_order_are_another_run() -> None:
+    """Each acts on what the one before it has made of queries and keys."""
+    plain = compose.compose(["scheme=rope_conv"], config_dir=None)
+    names: list[str] = []
+    for order in (iter, reversed):
+        parts = dict(order([*plain["scheme"]["parts"].items()]))
+        assert len(parts) == 2
+        names.append(from_plain(plain | {"scheme": plain["scheme"] | {"parts": parts}}).run_id)
+    assert names[0] != names[1]
+
+
 SAME_WEIGHTS = [
     *("eval.lengths=[512]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
     *("runtime.device=cpu", "runtime.micro_batch=1", "train.checkpoint_every=7"),
