@@ -89,9 +89,9 @@ def page(table: pd.DataFrame) -> str:
     order = agreement(table["reach"].tolist(), table["rise"].tolist())
     notes = [
         f"The nearest tokens that carry 99 % of the gradient of the last prediction's loss, in "
-        f"windows of {' and '.join(map(short, WINDOWS))} tokens, a mean over 16 windows; and "
-        f"the loss at {short(LENGTH)} less that at T = {T}, with its 95 % interval over documents. "
-        "One seed each, 6M tokens of python.",
+        f"windows of {' and '.join(map(short, WINDOWS))} tokens, a mean over 16 windows. "
+        f"Beside them, the loss at {short(LENGTH)} minus that at T = {T}, with its 95 % interval "
+        "over documents. One seed each, 6M tokens of python.",
         f"Of {sum(within)} schemes whose field in the longest window lies within T, "
         f"{sum(within & near)} rise by less than {NEAR} nats at {short(LENGTH)}; of {sum(~within)} "
         f"whose field does not, {sum(~within & near)}. Field and rise: {order}.",
