@@ -23,7 +23,7 @@ import yaml
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
-from lengthgen.report.statistics import CurvePoint, Sums, copies, loss_of, number, verdict
+from lengthgen.report.statistics import CurvePoint, Sums, loss_of, number, verdict
 from lengthgen.tasks.accuracy import accuracies
 
 DOCS = Path(__file__).parent
@@ -33,7 +33,7 @@ CLAIM = re.compile(r"<!-- holds: (.+?) -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- begin: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
 rows = cache(lambda study: texts(study)[0].rows)
-sums = cache(lambda study, part: Sums(rows(study), part))
+sums = cache(lambda study: Sums(rows(study), loss_of))
 tuned = cache(lambda: yaml.safe_load(include("rates/tuned.yaml")))
 
 
@@ -44,25 +44,19 @@ def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> C
     return CurvePoint(protocol, series, length or int(T[series]))
 
 
-def other(rows: Any) -> Any:
-    """Returns nats and number of the targets that are no copy opportunities."""
-    (nats, counts), (copy_nats, copy_counts) = loss_of(rows), copies(rows)
-    return nats - copy_nats, counts - copy_counts
-
-
 def ppl(study: str, name: str, length: int | None = None, protocol: str = "tail") -> float:
-    sample = sums(study, loss_of).sample([cell(study, name, length, protocol)])
+    sample = sums(study).sample([cell(study, name, length, protocol)])
     return math.exp(sample.mean(0).value) if sample else math.nan
 
 
 def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
     """Returns the loss of one series minus that of another."""
-    return sums(study, loss_of).difference(*(cell(study, name, length) for name in (a, b)))
+    return sums(study).difference(*(cell(study, name, length) for name in (a, b)))
 
 
-def gain(study: str, name: str, length: int, part: Any = loss_of, protocol: str = "tail") -> Any:
-    """Returns the loss at T minus that at a length; at `copies`, or at the `other` targets."""
-    return sums(study, part).difference(*(cell(study, name, n, protocol) for n in (None, length)))
+def gain(study: str, name: str, length: int, protocol: str = "tail") -> Any:
+    """Returns the loss at T minus that at a length."""
+    return sums(study).difference(*(cell(study, name, n, protocol) for n in (None, length)))
 
 
 def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
@@ -97,9 +91,7 @@ def excess(scheme: str, lr: float, ratio: float | None = None) -> float:
 
 def seeds_differ(study: str) -> float:
     """Returns the largest difference of two seeds of a series, of the loss at T."""
-    samples = (
-        sums(study, loss_of).sample([cell(study, s, None)]) for s in {*rows(study)["series"]}
-    )
+    samples = (sums(study).sample([cell(study, s, None)]) for s in {*rows(study)["series"]})
     return max(max(e.seeds) - min(e.seeds) for e in (sample.mean(0) for sample in samples))
 
 

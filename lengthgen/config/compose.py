@@ -110,15 +110,24 @@ def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list
     if not (flat := user_defaults()):
         return []
     known = keys(config_dir=config_dir)
-    for key in flat.keys() - known.keys():
-        raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
+    for key in flat:
+        if key not in known:
+            raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
     return beneath(overrides_of(flat), overrides, config_dir=config_dir)
 
 
 def beneath(
     lower: Sequence[str], overrides: Sequence[str], *, config_dir: Path | None
 ) -> list[str]:
-    """Returns the lower overrides that the upper ones leave in force.
+    """Returns the lower overrides that the upper ones leave in force."""
+    replaced = _replaced_by(overrides, config_dir=config_dir)
+    own = [override.key_or_group for override in _parse(lower)]
+    kept = [not {key, key.partition(".")[0]} & replaced for key in own]
+    return [*itertools.compress(lower, kept)]
+
+
+def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[str]:
+    """Returns the keys and groups that overrides set.
 
     A group that is chosen replaces all that is said of it; a task or experiment, which sets keys of
     several groups, replaces these.
@@ -132,10 +141,7 @@ def beneath(
             plain = _at_keys(group, file)
             groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
             replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
-    replaced |= {"train.steps"} if "train.tokens" in replaced else set()
-    keys = [override.key_or_group for override in _parse(lower)]
-    kept = [not {key, key.partition(".")[0]} & replaced for key in keys]
-    return [*itertools.compress(lower, kept)]
+    return replaced | ({"train.steps"} if "train.tokens" in replaced else set())
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:
@@ -170,7 +176,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         for override in parsed:
             group, word = override.key_or_group, str(override.input_line)
             chosen = group in ("corpus", "experiment")
-            if chosen and not beneath(["corpus=python"], [word], config_dir=config_dir):
+            if chosen and "corpus" in _replaced_by([word], config_dir=config_dir):
                 raise UserError(f"{word}: task={task} makes its own text; drop one of them")
     return plain
 

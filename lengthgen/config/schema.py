@@ -504,8 +504,9 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
             f"{where}has no rate for scheme {scheme}, only for {', '.join(known)}; "
             "run lengthgen tune for it too, or give train.lr instead of train.tuned"
         )
-    for key in given & {"train.lr", "train.scheme_lr_ratio"}:
-        raise UserError(f"{key}: train.tuned={path} sets it for each scheme; drop one of them")
+    for key in ("train.lr", "train.scheme_lr_ratio"):
+        if key in given:
+            raise UserError(f"{key}: train.tuned={path} sets it for each scheme; drop one of them")
     train |= known[scheme].model_dump(exclude_none=True)
 
 

@@ -142,11 +142,8 @@ class Job(NamedTuple):
         protocol, planned = protocols.named(self.cells[0].protocol), evaluation.plan
         if not protocol.matched or self.cells[0].length <= scoring.BATCH_TOKENS // 2:
             return [self]
-        spans_of: dict[str, list[Span]] = {}
-        for span in self.spans:
-            name = eval_rows.cluster_name(planned.cluster(span.document, span.end), planned)
-            spans_of.setdefault(name, []).append(span)
-        left = [spans for name, spans in spans_of.items() if name not in done]
+        clusters = planned.by_cluster(self.spans).items()
+        left = [spans for c, spans in clusters if eval_rows.cluster_name(c, planned) not in done]
         n = evaluation.ranks.world_size
         together = [itertools.chain(*left[i : i + n]) for i in range(0, len(left), n)]
         return [self._replace(spans=[*spans]) for spans in together]

@@ -74,9 +74,7 @@ def per_document(
     corpus, rows = plan.corpus, list[dict[str, Any]]()
     apart = {"near": plan.train_length, "far": plan.max_context}
     may_copy_in = partial(overlap.copy_opportunities, corpus, **apart)
-    clusters: dict[Endpoint | int, list[Span]] = {}
-    for span in spans:
-        clusters.setdefault(plan.cluster(span.document, span.end), []).append(span)
+    clusters = plan.by_cluster(spans)
     for cluster, windows in clusters.items():
         if windows[0] not in scored:
             continue

@@ -1,5 +1,6 @@
 """What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import Endpoint
+from lengthgen.data.windows import Endpoint, Span
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
@@ -73,6 +74,13 @@ class Plan:
         if document < 0 or not self.corpus.packed:
             return document
         return min(endpoint for endpoint in self.endpoints if endpoint.end >= end)
+
+    def by_cluster(self, spans: Sequence[Span]) -> dict[Endpoint | int, list[Span]]:
+        """Returns windows by the cluster of their targets, in their order."""
+        clusters: dict[Endpoint | int, list[Span]] = {}
+        for span in spans:
+            clusters.setdefault(self.cluster(span.document, span.end), []).append(span)
+        return clusters
 
     @cached_property
     def log_frequency(self) -> Nats:

@@ -162,21 +162,20 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
     if not lengths:
         return
     lengths = numbers.doubled(lengths, most=MOST_VERDICTS)[-MOST_VERDICTS:]
-    ends = {name: max(own, default=0) for name, own in beyond.items()}
-    copies = {name: numbers.interval(name, "copy_gain", end) for name, end in ends.items()}
-    head, rows = ["scheme", "seeds", "c*", *map(short, lengths)], list[list[Cell]]()
-    with_copies = any(copies.values())
-    for name in beyond:
-        words = [numbers.verdict(name, n) for n in lengths]
-        words += [copies[name] or "n/a"] * with_copies
+    title = "Verdicts on context beyond T, with the 95 % interval of the gain G in nats"
+    head, notes = ["scheme", "seeds", "c*", *map(short, lengths)], [VERDICTS]
+    rows, copies = list[list[Cell]](), list[str]()
+    for name, own in beyond.items():
+        words = (numbers.verdict(name, n) for n in lengths)
         cells = map(Cell, (numbers.finding(name, "c_star")["word"] or "n/a", *words))
         rows.append([*numbers.about(name), *cells])
-    yield Table(
-        title="Verdicts on context beyond T, with the 95 % interval of the gain G in nats",
-        head=head + ["copy gain"] * with_copies,
-        rows=rows,
-        notes=[VERDICTS, *[COPIES] * with_copies],
-    )
+        copies.append(numbers.interval(name, "copy_gain", max(own, default=0)))
+    if any(copies):
+        head.append("copy gain")
+        notes.append(COPIES)
+        for row, interval in zip(rows, copies, strict=True):
+            row.append(Cell(interval or "n/a"))
+    yield Table(title=title, head=head, rows=rows, notes=notes)
 
 
 def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table:

@@ -1,6 +1,6 @@
 """A sweep on a Slurm cluster: the options of a job array, its submission, its tasks, its jobs.
 
-Which jobs failed is told by states.py, from `queue` and the run directories.
+states.py finds failed jobs, from `queue` and the run directories.
 """
 
 import json
