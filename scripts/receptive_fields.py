@@ -21,7 +21,7 @@ from lengthgen.files import replace_file
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import findings
-from lengthgen.report.tables import Cell, Table, markdown
+from lengthgen.report.tables import Table, TableCell, markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 OUT = RESULTS / "probes"
@@ -78,9 +78,9 @@ def page(table: pd.DataFrame) -> str:
     head = ["scheme", *map(short, WINDOWS), f"rise at {short(LENGTH)}, nats"]
     rows = [
         [
-            Cell(row["scheme"]),
-            *(Cell(f"{row[n]:,}") for n in WINDOWS),
-            Cell(f"{row['rise']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"),
+            TableCell(row["scheme"]),
+            *(TableCell(f"{row[n]:,}") for n in WINDOWS),
+            TableCell(f"{row['rise']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"),
         ]
         for row in table.to_dict("records")
     ]

@@ -17,7 +17,7 @@ import numpy as np
 
 from lengthgen.report.intervals import Estimate, Floats, as_share, compare, gap, ratio
 from lengthgen.report.statistics import Word, verdict
-from lengthgen.report.tables import Cell, Table, markdown
+from lengthgen.report.tables import Table, TableCell, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")
@@ -33,7 +33,7 @@ def effects(rng: Rng, shape: str, R: int, D: int, *, seed: float, document: floa
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]], note: str) -> str:
-    cells = [[Cell(str(value)) for value in row] for row in rows]
+    cells = [[TableCell(str(value)) for value in row] for row in rows]
     return markdown(Table(title=title, head=head, rows=cells, notes=[note]))
 
 

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from lengthgen import escaping
 from lengthgen.report import tables as table_formats
-from lengthgen.report.tables import Cell, Table
+from lengthgen.report.tables import Table, TableCell
 
 HOSTILE = {
     "clipboard": "\x1b]52;c;ZXZpbA==\x07",
@@ -68,7 +68,7 @@ def is_no_formula(cell: str) -> bool:
 
 def table_with(name: str) -> Table:
     """A table in which a name stands everywhere."""
-    row = [Cell(name), Cell(name, "best"), Cell(name, "tie")]
+    row = [TableCell(name), TableCell(name, "best"), TableCell(name, "tie")]
     return Table(title=name, head=[name, name, "3"], rows=[row], notes=[name])
 
 

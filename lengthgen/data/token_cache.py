@@ -56,7 +56,7 @@ def one_line_errors(cache_dir: Path) -> Generator[None]:
         ) from error
 
 
-class Text(NamedTuple):
+class StoredText(NamedTuple):
     """A document whose text is on disk, so that a source is read once and never in memory."""
 
     name: str
@@ -113,13 +113,13 @@ class Build:
         about |= {"fingerprint": fingerprint(folder, self.tokenizer), **counts}
         (folder / "meta.json").write_text(json.dumps(about, indent=1))
 
-    def write_texts(self, folder: Path, split: str) -> list[Text]:
+    def write_texts(self, folder: Path, split: str) -> list[StoredText]:
         """Writes the documents of a split that are not empty, one after another."""
-        name, texts, n_empty = self.corpus.name, list[Text](), 0
+        name, texts, n_empty = self.corpus.name, list[StoredText](), 0
         held_out, documents = split == "validation", iter(())
         if held_out or self.with_training:
             documents = sources.documents(self.corpus, self.source, held_out=held_out)
-        progress = Progress(f"reading {split} documents", self.say)
+        progress = ByteProgress(f"reading {split} documents", self.say)
         with (folder / f"{split}.text").open("wb") as file:
             for d in documents:
                 try:
@@ -133,7 +133,7 @@ class Build:
                 n_empty += not raw
                 if raw:
                     file.write(raw)
-                    texts.append(Text(d.name, len(raw), (d.length, d.prompt_bytes)))
+                    texts.append(StoredText(d.name, len(raw), (d.length, d.prompt_bytes)))
                     progress.advance(len(raw))
         if n_empty:
             self.say(f"{n_empty:,} {split} documents are empty, and left out")
@@ -145,7 +145,7 @@ class Build:
         return texts
 
     def write_tokens(
-        self, folder: Path, split: str, texts: list[Text], tokenizer: tokenizers.Tokenizer
+        self, folder: Path, split: str, texts: list[StoredText], tokenizer: tokenizers.Tokenizer
     ) -> dict[str, int]:
         """Writes tokens, offsets and names of a split, removes its text; returns its counts.
 
@@ -157,7 +157,7 @@ class Build:
         n_bytes_of, bos_id = token_bytes(tokenizer), find_bos(tokenizer)
         blank = int(is_sentencepiece(tokenizer))  # the one that it puts before a text
         dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
-        progress = Progress(f"tokenising {split} documents", self.say)
+        progress = ByteProgress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:
             for batch in _batches(_read(folder / f"{split}.text", texts), cut=cut):
                 encoded = self.encoded([part for _, part in batch], tokenizer)
@@ -214,7 +214,7 @@ def id_type(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 65_536 else "<u4")
 
 
-class Progress:
+class ByteProgress:
     """Says every few seconds how much text of a long task is done."""
 
     def __init__(self, task: str, say: Say) -> None:
@@ -228,7 +228,7 @@ class Progress:
             self.say(f"{self.task}: {self.n_bytes / 1e6:.1f} MB")
 
 
-def _read(path: Path, texts: Iterable[Text]) -> Iterator[str]:
+def _read(path: Path, texts: Iterable[StoredText]) -> Iterator[str]:
     with path.open("rb") as file:
         for text in texts:
             yield file.read(text.n_bytes).decode()

@@ -14,7 +14,7 @@ from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import Span, endpoints, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
-from lengthgen.evaluation.scored_text import Cell, Example, Plan
+from lengthgen.evaluation.scored_text import Cell, Plan, ScoredExample
 
 
 def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
@@ -77,13 +77,13 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     )
 
 
-def _examples(corpus: TokenizedCorpus) -> Iterator[Example]:
+def _examples(corpus: TokenizedCorpus) -> Iterator[ScoredExample]:
     """Yields all validation documents of a corpus whose documents have prompts."""
     split = corpus.validation
     if split.examples is not None:
         rows = zip(split.examples.tolist(), n_targets(corpus, split).tolist(), strict=True)
         for document, ((length, given), n) in enumerate(rows):
-            yield Example(length, document, n, n - given)
+            yield ScoredExample(length, document, n, n - given)
 
 
 def cells(config: Config) -> list[Cell]:

@@ -21,7 +21,7 @@ Nats = NDArray[np.float64]
 Scored = NDArray[np.float64]
 
 
-class Example(NamedTuple):
+class ScoredExample(NamedTuple):
     """A document whose last `scored` targets answer the prompt before them."""
 
     length: int  # in the unit of its task
@@ -57,7 +57,7 @@ class Plan:
     max_context: int = 0  # targets before every endpoint, and in a block of the stream
     blocks: int = 0  # of the stream
     repeated: float = 0.0  # share of tokens that could be scored, but stand in training too
-    examples: tuple[Example, ...] = ()  # of a corpus whose documents have prompts
+    examples: tuple[ScoredExample, ...] = ()  # of a corpus whose documents have prompts
 
     @property
     def segments(self) -> list[Endpoint]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, Text, attached, numbers
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeText, Row, attached, numbers
 from lengthgen.schemes import AttentionContext, Part
 
 QUERIES = 256  # at most, and no more than half of T
@@ -37,7 +37,7 @@ class Attention(Probe):
         return {f"{n} at {row['length']:,}": row[n] for n in self.shown for row in rows}
 
 
-def of_heads(inputs: ProbeInputs, text: Text) -> Tensor:
+def of_heads(inputs: ProbeInputs, text: ProbeText) -> Tensor:
     """Returns the means of `measured` over the last queries of a text, [4, layers, H].
 
     A text that is read in segments has them in the last one.

@@ -26,7 +26,7 @@ Line = Sequence[float] | tuple[Sequence[float], Sequence[float]]  # y over its i
 Panel = Mapping[str, Line] | Sequence[Sequence[float]]  # lines by label, or a heat map
 
 
-class Text(NamedTuple):
+class ProbeText(NamedTuple):
     """Input tokens and targets of one window, [1, T] int64 both, and the document they are from."""
 
     inputs_BT: Tensor
@@ -57,7 +57,7 @@ class ProbeInputs:
         too_long = f"endpoints lie {self.max_context:,} tokens deep in their documents"
         return {n: too_long if n > self.max_context else of_scheme(n) for n in lengths}
 
-    def windows(self, probe: str, length: int, *, of_each: int = 1) -> Iterator[Text]:
+    def windows(self, probe: str, length: int, *, of_each: int = 1) -> Iterator[ProbeText]:
         """Yields the `of_each` windows before every endpoint, the nearest first; shows progress."""
         device, split = self.model.embedding.weight.device, self.corpus.validation
         self.show.start(f"{probe} {length:,}", len(self.endpoints) * of_each, "windows")
@@ -65,11 +65,11 @@ class ProbeInputs:
             for n in range(1, of_each + 1):
                 cut = window(self.corpus, split, document, end - n * length, length, length)
                 tokens, targets = (torch.from_numpy(x)[None].to(device) for x in cut)
-                yield Text(tokens, targets, document)
+                yield ProbeText(tokens, targets, document)
                 self.show.advance(1)
         self.show.finish()
 
-    def mean(self, probe: str, length: int, measure: Callable[[Text], Tensor]) -> Tensor:
+    def mean(self, probe: str, length: int, measure: Callable[[ProbeText], Tensor]) -> Tensor:
         """Returns the mean of float64 numbers over the windows that end at the endpoints."""
         total = sum((measure(text) for text in self.windows(probe, length)), start=torch.zeros(()))
         return total / len(self.endpoints)

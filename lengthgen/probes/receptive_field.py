@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, Text, attached, numbers, spaced
+from lengthgen.probes.base import (
+    Panel,
+    Probe,
+    ProbeInputs,
+    ProbeText,
+    Row,
+    attached,
+    numbers,
+    spaced,
+)
 from lengthgen.schemes import AttentionContext
 
 
@@ -37,7 +46,7 @@ class ReceptiveField(Probe):
         return {"share of the gradient of the nearest tokens": lines}
 
 
-def shares(inputs: ProbeInputs, text: Text) -> Tensor:
+def shares(inputs: ProbeInputs, text: ProbeText) -> Tensor:
     """Returns the share of sum_m ||g_m|| that the last n = 1 ... T tokens have, [N] float64."""
     embedded: list[Tensor] = []  # after all parts have changed it
 

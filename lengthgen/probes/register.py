@@ -8,8 +8,8 @@ from typing import Any
 def _section(rows: Any) -> Any:
     from lengthgen.files import read_rows
     from lengthgen.probes.run import ROWS, registry
-    from lengthgen.report.report import Section
-    from lengthgen.report.tables import Cell, Table
+    from lengthgen.report.report import ReportSection
+    from lengthgen.report.tables import Table, TableCell
 
     known, lines = registry(), list[tuple[str, str, str]]()
     folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
@@ -23,9 +23,9 @@ def _section(rows: Any) -> Any:
     table = Table(
         title="Probes of the newest checkpoints (lengthgen probe), means over layers and heads",
         head=["probe", "run", "what it shows"],
-        rows=[[*map(Cell, line)] for line in sorted(lines)],
+        rows=[[*map(TableCell, line)] for line in sorted(lines)],
     )
-    return Section(title="Probes", tables=[table])
+    return ReportSection(title="Probes", tables=[table])
 
 
 SECTIONS = [_section]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes.base import Probe, ProbeInputs, Row, Text, attached
+from lengthgen.probes.base import Probe, ProbeInputs, ProbeText, Row, attached
 from lengthgen.schemes import AttentionContext, Scheme
 
 POSITIONS = 256  # whose logits are formed at a time
@@ -54,7 +54,7 @@ def unsupported_reason(scheme: Scheme, length: int, *, shift: int) -> str | None
     return next(filter(None, reasons), None)
 
 
-def shifted(inputs: ProbeInputs, text: Text, k: int) -> Tensor:
+def shifted(inputs: ProbeInputs, text: ProbeText, k: int) -> Tensor:
     """Returns the final hidden states if the scheme's positions are all k further on."""
     scheme = inputs.model.scheme
 

@@ -34,11 +34,11 @@ MOST_SENTENCES = 12  # of a page; of more series, one on each verdict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class ReportSection:
     """What a page shows under one heading: a figure, sentences, a table, and then the others.
 
     A room beside the core adds sections: `SECTIONS` of its module `register` lists functions that
-    take the data frame of load and return a Section, or None where no row is theirs.
+    take the data frame of load and return a ReportSection, or None where no row is theirs.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Section:
         return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def sections(rows: pd.DataFrame) -> list[Section]:
+def sections(rows: pd.DataFrame) -> list[ReportSection]:
     """Returns a section for each text, those of rooms beside the core, and the method."""
     texts = select(rows[rows["unit"].isna()])
     made = [text_section(text, f"-{i}" if i > 1 else "") for i, text in enumerate(texts, start=1)]
@@ -65,7 +65,7 @@ def sections(rows: pd.DataFrame) -> list[Section]:
     return [*made, *(section for section in others if section is not None), method(rows)]
 
 
-def text_section(selection: Selection, end: str) -> Section:
+def text_section(selection: Selection, end: str) -> ReportSection:
     """Returns figures, sentences and tables of runs on one text; names of files have the end."""
     known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
@@ -82,7 +82,7 @@ def text_section(selection: Selection, end: str) -> Section:
             drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name])
     notes = known[(known["quantity"] == "note") & ~known["reference"]]
     limits = notes.groupby("word", sort=False)["series"]
-    return Section(
+    return ReportSection(
         title=selection.title.capitalize(),
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
         sentences=[*sentences(numbers[main])],
@@ -119,12 +119,12 @@ def terminal(paths: Sequence[Path]) -> str:
     return summary(sections(load(paths)))
 
 
-def summary(made: Sequence[Section]) -> str:
+def summary(made: Sequence[ReportSection]) -> str:
     """Returns the short tables of sections, for standard output."""
     return "\n".join(tables.shown(table) for section in made for table in section.summary)
 
 
-def method(rows: pd.DataFrame) -> Section:
+def method(rows: pd.DataFrame) -> ReportSection:
     """Returns what decides the numbers: protocols, corpora, settings, machines."""
     runs = rows.drop_duplicates("run")
     configs, environments = ([*map(json.loads, runs[key])] for key in ("config", "environment"))
@@ -140,7 +140,7 @@ def method(rows: pd.DataFrame) -> Section:
         "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],
     }
     texts = {name: "; ".join(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
-    return Section(title="Method", facts={name: text for name, text in texts.items() if text})
+    return ReportSection(title="Method", facts={name: text for name, text in texts.items() if text})
 
 
 def _commands(commands: Sequence[Sequence[str]]) -> list[str]:
@@ -150,7 +150,7 @@ def _commands(commands: Sequence[Sequence[str]]) -> list[str]:
     return [" ".join(shared), *(" ".join(w for w in own if w not in shared) for own in commands)]
 
 
-def table_text(made: Sequence[Section]) -> str:
+def table_text(made: Sequence[ReportSection]) -> str:
     """Returns the tables and notes of sections as Markdown: table.md."""
     texts: list[str] = []
     for section in made:
@@ -159,7 +159,7 @@ def table_text(made: Sequence[Section]) -> str:
     return "\n".join(texts)
 
 
-def page(title: str, made: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
+def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -> str:
     """Returns one HTML file that holds its figures, loads nothing and runs no script.
 
     Every text may come from a file, and is escaped. Figures are images, so that what an SVG holds
@@ -179,7 +179,7 @@ def page(title: str, made: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
 
 
 def write(
-    rows: pd.DataFrame, made: Sequence[Section], out: Path, *, again: bool = False
+    rows: pd.DataFrame, made: Sequence[ReportSection], out: Path, *, again: bool = False
 ) -> list[Path]:
     """Writes the files of a report into a folder and returns their paths, the page first.
 

@@ -33,7 +33,7 @@ NONE = {**dict.fromkeys(("value", "low", "high"), math.nan), "word": "", "mark":
 NOT_MARKED = "Nothing is marked as the best: that takes two seeds and two documents in common."
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """What stands in a cell, and what it is to the best of its column; faint: it counts little."""
 
     text: str
@@ -50,7 +50,7 @@ class Table:
 
     title: str
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
     notes: Sequence[str] = ()
 
 
@@ -129,8 +129,8 @@ class Numbers:
         T = self.T[series]
         return sorted(n for *key, n in self.rows if key == [series, "gain"] and n > T)
 
-    def about(self, series: str) -> list[Cell]:
-        return [Cell(series), Cell(str(self.n_seeds[series]))]
+    def about(self, series: str) -> list[TableCell]:
+        return [TableCell(series), TableCell(str(self.n_seeds[series]))]
 
     def finding(self, series: str, quantity: str, length: int = 0) -> Mapping[str, Any]:
         """Returns value, low, high, word and mark of a finding; nan and "" if there is none."""
@@ -147,12 +147,12 @@ class Numbers:
         low, high = (round(found[bound], 3) + 0.0 for bound in ("low", "high"))
         return "" if math.isnan(low) or math.isnan(high) else f"[{low:+.3f}, {high:+.3f}]"
 
-    def perplexity(self, series: str, length: int) -> Cell:
+    def perplexity(self, series: str, length: int) -> TableCell:
         found = self.finding(series, "loss", length)
         if found["word"]:  # the reason why it was skipped
-            return Cell("n/a")
+            return TableCell("n/a")
         loss = found["value"]
-        return Cell("-" if math.isnan(loss) else number(perplexity(loss)), found["mark"])
+        return TableCell("-" if math.isnan(loss) else number(perplexity(loss)), found["mark"])
 
 
 def verdicts(numbers: Numbers) -> Iterator[Table]:
@@ -164,17 +164,17 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
     lengths = numbers.doubled(lengths, most=MOST_VERDICTS)[-MOST_VERDICTS:]
     title = "Verdicts on context beyond T, with the 95 % interval of the gain G in nats"
     head, notes = ["scheme", "seeds", "c*", *map(short, lengths)], [VERDICTS]
-    rows, copies = list[list[Cell]](), list[str]()
+    rows, copies = list[list[TableCell]](), list[str]()
     for name, own in beyond.items():
         words = (numbers.verdict(name, n) for n in lengths)
-        cells = map(Cell, (numbers.finding(name, "c_star")["word"] or "n/a", *words))
+        cells = map(TableCell, (numbers.finding(name, "c_star")["word"] or "n/a", *words))
         rows.append([*numbers.about(name), *cells])
         copies.append(numbers.interval(name, "copy_gain", max(own, default=0)))
     if any(copies):
         head.append("copy gain")
         notes.append(COPIES)
         for row, interval in zip(rows, copies, strict=True):
-            row.append(Cell(interval or "n/a"))
+            row.append(TableCell(interval or "n/a"))
     yield Table(title=title, head=head, rows=rows, notes=notes)
 
 
@@ -191,7 +191,7 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
         [
             *numbers.about(name),
             *(numbers.perplexity(name, n) for n in lengths),
-            *(Cell("-" if cost != cost else f"{cost:,.0f}") for cost in medians.loc[name]),
+            *(TableCell("-" if cost != cost else f"{cost:,.0f}") for cost in medians.loc[name]),
         ]
         for name in numbers.series
     ]
@@ -214,9 +214,9 @@ def summary(numbers: Numbers, protocol: str) -> Table:
     lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
     rows = [
         [
-            Cell(name),
-            *(Cell(numbers.perplexity(name, n).text) for n in lengths),
-            Cell(numbers.finding(name, "gain", lengths[-1])["word"]),
+            TableCell(name),
+            *(TableCell(numbers.perplexity(name, n).text) for n in lengths),
+            TableCell(numbers.finding(name, "gain", lengths[-1])["word"]),
         ]
         for name in numbers.series
     ]
@@ -236,14 +236,14 @@ def _scored(rows: pd.DataFrame, protocol: str) -> str:
 
 def rates(tuned: Mapping[str, Mapping[str, Any]]) -> Table:
     """Returns the learning rates that schemes were tuned on, the chosen ones marked."""
-    rows, edges = list[list[Cell]](), list[str]()
+    rows, edges = list[list[TableCell]](), list[str]()
     for name, chosen in tuned.items():
         for trial in chosen["grid"]:
             lr, ratio, losses = trial["lr"], trial["scheme_lr_ratio"], trial["losses"]
             loss = "diverged" if None in losses else f"{math.fsum(losses) / len(losses):.4f}"
             mark = "best" if (lr, ratio) == (chosen["lr"], chosen["scheme_lr_ratio"]) else ""
             words = name, f"{lr:g}", "-" if ratio is None else f"{ratio:g}"
-            rows.append([*map(Cell, words), Cell(loss, mark)])
+            rows.append([*map(TableCell, words), TableCell(loss, mark)])
         for key in ("lr", "scheme_lr_ratio"):
             values = {trial[key] for trial in chosen["grid"]} - {None}
             if len(values) > 1 and chosen[key] in (min(values), max(values)):

@@ -111,7 +111,7 @@ def submit(
         try:
             with clean_env():  # of a Slurm job or a torchrun that this process itself is in
                 os.environ.update(kept)
-                jobs = executor.submit_array([Task.of(point, options) for point in array])
+                jobs = executor.submit_array([ArrayTask.of(point, options) for point in array])
         except FailedJobError as error:
             refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
             raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
@@ -136,7 +136,7 @@ def _asked(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @dataclass
-class Task:
+class ArrayTask:
     """What a job calls: `lengthgen train` of a point in a process of its own; submitit pickles it.
 
     Before the time limit submitit calls `checkpoint` and requeues the job.
@@ -145,14 +145,14 @@ class Task:
     arguments: tuple[str, ...]
 
     @staticmethod
-    def of(point: "Point", options: Options) -> "Task":
+    def of(point: "Point", options: Options) -> "ArrayTask":
         """Returns the task of a point; what depends on the machine was decided where it is made."""
         words = [*point.arguments, f"train.precision={point.config.train.precision}"]
         if options.cpus is not None and point.config.runtime.threads is None:
             words.append(f"runtime.threads={max(1, options.cpus // (options.gpus or 1))}")
         if options.gpus is not None and options.gpus > 1:
             words += ["--gpus", str(options.gpus)]
-        return Task(tuple(words))
+        return ArrayTask(tuple(words))
 
     def __call__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
@@ -171,7 +171,7 @@ class Task:
         if self._process.poll() is None:
             self._process.terminate()
         self._wait()
-        return DelayedSubmission(Task(self.arguments))
+        return DelayedSubmission(ArrayTask(self.arguments))
 
     def _wait(self) -> int:
         while (code := self._process.poll()) is None:  # not wait(): a signal's handler waits, too

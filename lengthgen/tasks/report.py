@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from lengthgen.report import style
 from lengthgen.report.intervals import Estimate
-from lengthgen.report.report import Section
+from lengthgen.report.report import ReportSection
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.tables import Cell, Table
+from lengthgen.report.tables import Table, TableCell
 from lengthgen.tasks import accuracy
 from lengthgen.tasks.accuracy import Accuracy, accuracies
 
@@ -74,7 +74,7 @@ def counted(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
     return counts
 
 
-def section(rows: pd.DataFrame) -> Section | None:
+def section(rows: pd.DataFrame) -> ReportSection | None:
     """Returns tables and figures of the tasks among the rows; None if no row is of a task."""
     results = results_of(rows)
     if not results:
@@ -84,7 +84,7 @@ def section(rows: pd.DataFrame) -> Section | None:
     by_length = {
         (task.name, a.series, a.n_seeds): a.by_length for task in results for a in task.measured
     }
-    return Section(
+    return ReportSection(
         title=f"Tasks: {', '.join(task.name for task in results)}",
         drawings={f"accuracy-{task.name}": partial(accuracy_figure, task) for task in results},
         tables=tables,
@@ -107,8 +107,8 @@ def _matrix(results: Sequence[TaskResults], counts: Mapping[str, Sequence[Accura
     ranks = accuracy.mean_ranks(counts)
     rows = [
         [
-            Cell(series),
-            *(cells.get((series, task.name), Cell("-")) for task in results),
+            TableCell(series),
+            *(cells.get((series, task.name), TableCell("-")) for task in results),
             _with_bounds(ranks.get(series), scale=1, digits=2),
         ]
         for series in sorted({series for series, _ in cells})
@@ -121,18 +121,18 @@ def _matrix(results: Sequence[TaskResults], counts: Mapping[str, Sequence[Accura
     )
 
 
-def _standing(series: Accuracy, competing: Sequence[Accuracy] | None) -> Cell:
+def _standing(series: Accuracy, competing: Sequence[Accuracy] | None) -> TableCell:
     """Returns a cell of the matrix; `competing` are those that count in its task, if any does."""
     if series.excluded is not None:
-        return Cell(series.excluded, "faint")
+        return TableCell(series.excluded, "faint")
     if series.unseen is None:
-        return Cell("-")
+        return TableCell("-")
     text = f"{100 * series.unseen.value:.1f}"
     if competing is None:
-        return Cell(text, "faint")
+        return TableCell(text, "faint")
     best = max(other.unseen.value for other in competing if other.unseen)
     is_best = not series.is_bound and best and series.unseen.value == best
-    return Cell(text, "best" if is_best else "")
+    return TableCell(text, "best" if is_best else "")
 
 
 def _by_length(task: TaskResults) -> Table:
@@ -141,21 +141,21 @@ def _by_length(task: TaskResults) -> Table:
     if len(columns) > MOST_COLUMNS:
         nearest = (k * task.train_length for k in LENGTHS)
         columns = sorted({min(columns, key=lambda n: (abs(n - at), n)) for at in nearest})
-    rows: list[list[Cell]] = []
+    rows: list[list[TableCell]] = []
     for a in task.measured:
         at = a.by_length["accuracy"]
         cells = [
-            Cell(str(a.n_seeds)),
-            *(Cell(f"{100 * at[n]:.1f}" if n in at else "-") for n in columns),
+            TableCell(str(a.n_seeds)),
+            *(TableCell(f"{100 * at[n]:.1f}" if n in at else "-") for n in columns),
             _with_bounds(a.seen, scale=100, digits=1),
             _with_bounds(a.unseen, scale=100, digits=1),
-            Cell(a.half_length if task.chance < accuracy.HALF else "-"),
-            Cell(", ".join(f"{100 * x:.1f}" for x in a.unseen.seeds) if a.unseen else "-"),
+            TableCell(a.half_length if task.chance < accuracy.HALF else "-"),
+            TableCell(", ".join(f"{100 * x:.1f}" for x in a.unseen.seeds) if a.unseen else "-"),
         ]
         if a.excluded is not None:
-            cells = [Cell(cell.text, "faint") for cell in cells]
+            cells = [TableCell(cell.text, "faint") for cell in cells]
         label = a.series if a.excluded is None else f"{a.series} ({a.excluded})"
-        rows.append([Cell(label), *cells])
+        rows.append([TableCell(label), *cells])
     notes = [*NOTES]
     if task.chance >= LEAST_CHANCE:
         notes.append(f"A model that ignores the prompt has up to {task.chance:.0%} up to L.")
@@ -170,12 +170,12 @@ def _by_length(task: TaskResults) -> Table:
     )
 
 
-def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Cell:
+def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> TableCell:
     if estimate is None:
-        return Cell("-")
+        return TableCell("-")
     numbers = (estimate.value, estimate.low, estimate.high)
     value, low, high = (f"{scale * x:.{digits}f}" for x in numbers)
-    return Cell(f"{value} [{low}, {high}]")
+    return TableCell(f"{value} [{low}, {high}]")
 
 
 # Figures

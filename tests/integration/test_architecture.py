@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
             if not dotted(path).startswith(("schemes.", "evaluation.protocols", "hub.families"))
         ]
     assert naming == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    classes = [
+        node for path in SOURCES for node in parse(path).body if isinstance(node, ast.ClassDef)
+    ]
+    names = Counter(node.name for node in classes)
+    assert [name for name, n in names.items() if n > 1] == []
 
 
 def test_every_file_is_ascii() -> None:

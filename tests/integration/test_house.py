@@ -37,7 +37,7 @@ TESTS = {
     "encoder_decoder": 310,
     "evaluation": 805,
     "hub": 735,  # families in and out, a Hub on this machine
-    "integration": 680,
+    "integration": 690,
     "model": 895,
     "probes": 570,
     "report": 1320,  # 1335; what figures are drawn of; the width of the page in a browser

@@ -15,7 +15,7 @@ from lengthgen.data.windows import Endpoint
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes import attention, bias, position, receptive_field
-from lengthgen.probes.base import ProbeInputs, Text
+from lengthgen.probes.base import ProbeInputs, ProbeText
 from lengthgen.probes.run import build
 from lengthgen.probes.shift_invariance import ShiftInvariance
 from lengthgen.schemes import AttentionContext
@@ -110,7 +110,7 @@ def test_what_is_attached_changes_no_output_and_no_model(name: str, variant: str
     scheme, weights = model.scheme, set(model.state_dict())
     with torch.no_grad():
         alone = inputs.states(tokens)
-        attention.of_heads(inputs, Text(tokens, tokens, 0))
+        attention.of_heads(inputs, ProbeText(tokens, tokens, 0))
         bias.added(inputs, tokens)
         states = position.hidden_states(inputs, tokens)
     torch.testing.assert_close(states[-1:], alone, rtol=0, atol=2e-5)
@@ -203,7 +203,7 @@ def test_shares_are_those_of_finite_differences_of_every_embedding() -> None:
                 slow[m, d] = ((above - loss()) / (2 * step)).item()
                 row[d] += step
     targets = torch.cat([torch.zeros(n - 1, dtype=torch.int64), target])
-    got = receptive_field.shares(inputs, Text(tokens[None], targets[None], 0))
+    got = receptive_field.shares(inputs, ProbeText(tokens[None], targets[None], 0))
     norms = slow.norm(dim=-1).flip(0).tolist()
     want = [sum(norms[: m + 1]) / sum(norms) for m in range(n)]
     assert got.tolist() == pytest.approx(want, rel=1e-5)

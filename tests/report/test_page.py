@@ -153,7 +153,9 @@ def test_what_no_run_meets_is_named(conditions: list[str], said: str) -> None:
 def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    drawn = tables.shown(tables.Table(title="Curve", head=["scheme"], rows=[[tables.Cell("rope")]]))
+    drawn = tables.shown(
+        tables.Table(title="Curve", head=["scheme"], rows=[[tables.TableCell("rope")]])
+    )
     assert "rope" in drawn
     assert drawn.replace("\n", "").isprintable()
 

@@ -216,6 +216,6 @@ def test_no_limit_is_warned_of_before_the_job_has_begun(minutes: int, warning: s
 
 def test_a_job_trains_with_the_cpus_and_gpus_and_in_the_precision_of_its_submission() -> None:
     (point,) = grid("runtime.threads=null", "train.precision=auto")
-    words = slurm.Task.of(point, slurm.options("time=5,gpus=2,cpus=8")).arguments
+    words = slurm.ArrayTask.of(point, slurm.options("time=5,gpus=2,cpus=8")).arguments
     assert words[-4] == f"train.precision={point.config.train.precision}"
     assert words[-3:] == ("runtime.threads=4", "--gpus", "2")
