@@ -151,7 +151,7 @@ books() {
 
 kerple() {
   sweep kerple scheme=kerple,alibi,t5,rope seed=2,3 train.tokens=6000000 eval.targets=64 \
-    train.tuned=results/rates/tuned.yaml eval.endpoints=32 eval.reach=16384 \
+    train.tuned=results/rates/tuned.yaml eval.endpoints=32 eval.max_context=16384 \
     'eval.lengths=[512,2048,8192]' 'eval.reference_variants=[]' \
     'eval.protocols=[tail,last_k,alibi_nonoverlap,kerple,dape]'
   after lengthgen report runtime.root=runs/kerple --out results/kerple
@@ -200,7 +200,7 @@ fine_tuning() {
 
 schemes() {
   local training=(train.tokens=6000000 eval.targets=64 eval.endpoints=32
-    'eval.reference_variants=[]' eval.reach=16384) lengths='128,256,512,1024,4096' tuned
+    'eval.reference_variants=[]' eval.max_context=16384) lengths='128,256,512,1024,4096' tuned
   # PoPE and gated attention were trained before their own rates were tuned, which bring 0.03 nats.
   tuned=$(grep -oE '^[a-z]\w*' results/rates/tuned.yaml | grep -vxE 'pope|gated_attention' | paste -sd,)
   sweep schemes "scheme=$tuned" seed=1 train.tuned=results/rates/tuned.yaml "${training[@]}" \
@@ -278,7 +278,7 @@ smollm2() {
     PYTHONPATH=$PWD/$root/.packages .venv/bin/python scripts/smollm2.py $folder
   fi
   run=$(.venv/bin/lengthgen import $folder --name smollm2 corpus=python eval.endpoints=16 \
-    eval.endpoints_per_document=1 eval.targets=128 eval.reach=32768 eval.deduplicate=false \
+    eval.endpoints_per_document=1 eval.targets=128 eval.max_context=32768 eval.deduplicate=false \
     eval.precision=bf16 \
     'eval.lengths=[512,2048,8192,12288,16384]' 'eval.reference_variants=[]' \
     "runtime.root=$root" "${options[@]}" "${given[@]}")

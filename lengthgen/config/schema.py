@@ -287,7 +287,7 @@ class Eval(Section):
     deduplicate: bool
     sliding_documents: Sample
     exact_targets: Sample
-    reach: Positive
+    max_context: Positive
     blocks: Sample
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
@@ -531,7 +531,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
         "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
         "eval": wanted.model_copy(
             update={
-                "lengths": wanted.lengths or _lengths(train.length, wanted.reach),
+                "lengths": wanted.lengths or _lengths(train.length, wanted.max_context),
                 "protocols": wanted.protocols or [_protocol(config.model)],
             }
         ),
@@ -562,13 +562,13 @@ def _protocol(model: Model) -> str:
     return "spans" if model.arch == "encoder_decoder" else "tail"
 
 
-def _lengths(T: int, reach: int) -> list[int]:
-    """Returns T/8, T/4 ... 32T, up to eval.reach.
+def _lengths(T: int, max_context: int) -> list[int]:
+    """Returns T/8, T/4 ... 32T, up to eval.max_context.
 
     Without lengths below T a flat curve shows nothing: the model may have read a few tokens only.
     """
     lengths = {max(1, T // 8), max(1, T // 4), max(1, T // 2), *(T << n for n in range(6))}
-    return sorted(n for n in lengths if n <= max(T, reach))
+    return sorted(n for n in lengths if n <= max(T, max_context))
 
 
 def _check(config: Config) -> None:
@@ -637,7 +637,7 @@ def overrides_of(config: Config) -> list[str]:
 def _as_given(config: Config) -> dict[str, Any]:
     """Returns plain values as `to_plain`, without plugins and what other values choose."""
     plain = to_plain(config)
-    if plain["eval"]["lengths"] == _lengths(config.train.length, config.eval.reach):
+    if plain["eval"]["lengths"] == _lengths(config.train.length, config.eval.max_context):
         plain["eval"]["lengths"] = []
     if plain["eval"]["protocols"] == [_protocol(config.model)]:
         plain["eval"]["protocols"] = []

@@ -111,7 +111,7 @@ def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
         "tokens_seen": evaluation.tokens_seen,
         "trained_in": config.train.precision,
         "precision": config.eval.precision,
-        "reach": planned.max_context,  # targets before every endpoint
+        "max_context": planned.max_context,  # targets before every endpoint
     }
 
 

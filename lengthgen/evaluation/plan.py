@@ -50,7 +50,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         seen = overlap.in_training(corpus, cache_dir=config.runtime.cache_dir)
     drawn = endpoints(
         corpus,
-        reach=max_context,
+        max_context=max_context,
         count=wanted.endpoints,
         per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
         spacing=max_context if corpus.packed else wanted.targets,
@@ -67,7 +67,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     n_in_stream = len(corpus.validation.tokens) - corpus.first_target
     repeated = 0.0
     if seen is not None:
-        repeated = share_seen(corpus, seen, reach=max_context, targets=wanted.targets)
+        repeated = share_seen(corpus, seen, max_context=max_context, targets=wanted.targets)
     return replace(
         planned,
         endpoints=tuple(drawn),
@@ -112,8 +112,10 @@ def messages(config: Config, planned: Plan) -> list[str]:
         return []
     wanted, depth, n_drawn = config.eval, planned.max_context, len(planned.endpoints)
     said = {
-        f"endpoints lie {depth:,} tokens deep, not the {wanted.reach:,} of eval.reach: comparable "
-        "with evaluations of this depth alone": depth != wanted.reach,
+        f"endpoints lie {depth:,} tokens deep, not the {wanted.max_context:,} of "
+        "eval.max_context: comparable with evaluations of this depth alone": (
+            depth != wanted.max_context
+        ),
         f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
         f"{overlap.run_length(planned.corpus)} tokens that training has too; none is a target of "
         "an endpoint": planned.repeated > 0,
@@ -124,7 +126,7 @@ def messages(config: Config, planned: Plan) -> list[str]:
 
 
 def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
-    """Returns how deep endpoints lie: eval.reach, or deeper for a length that spans more.
+    """Returns how deep endpoints lie: eval.max_context, or deeper for a length that spans more.
 
     Where no document is that long, what the trained length can be doubled to in one, so that all
     evaluations score the same. Raises UserError if no document has a length.
@@ -134,7 +136,7 @@ def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
     in_training = int(corpus.train.lengths.max(initial=0)) if config.train.tokens else trained
     deepest = max(_depth(config, length) for length in wanted.lengths)
     if trained <= in_training and deepest <= longest:
-        common = wanted.reach if wanted.reach <= longest else _doubled(trained, longest)
+        common = wanted.max_context if wanted.max_context <= longest else _doubled(trained, longest)
         return max(common, deepest)
     changes: list[str] = []
     if trained > in_training:

@@ -41,8 +41,8 @@ class Scheme(nn.Module):
         cycle = [list(parts)] if layers is None else layers
         everywhere = set(parts) - {name for names in cycle for name in names}
         self.layers = [
-            self._hooks_of({name: parts[name] for name in parts if name in acting})
-            for acting in (everywhere.union(cycle[i % len(cycle)]) for i in range(n_layers))
+            self._hooks_of({name: parts[name] for name in parts if name in active})
+            for active in (everywhere.union(cycle[i % len(cycle)]) for i in range(n_layers))
         ]
         self.clamp_parameters()
 
@@ -106,15 +106,15 @@ class Scheme(nn.Module):
         if not any(part.rotary for part in layer.values()):
             layer = {name: part for name, part in layer.items() if not part.needs_rotation}
         names = {hook: [name for name in layer if layer[name].overrides(hook)] for hook in HOOKS}
-        acting = {hook: tuple(layer[name] for name in names[hook]) for hook in HOOKS}
+        active = {hook: tuple(layer[name] for name in names[hook]) for hook in HOOKS}
         for hook in OWNED:
             if len(names[hook]) > 1:
                 raise UserError(
                     f"{self.where}: {' and '.join(names[hook][:2])} both define {hook}, which has "
                     "one owner in a layer; drop one, or separate them with scheme.layers"
                 )
-        owners = {hook: next(iter(acting[hook]), None) for hook in OWNED}
-        qk, bias, visible = acting["qk"], acting["bias"], acting["visible"]
+        owners = {hook: next(iter(active[hook]), None) for hook in OWNED}
+        qk, bias, visible = active["qk"], active["bias"], active["visible"]
         if bias and (scorer := owners["scores"]) and not scorer.takes_bias:
             raise UserError(
                 f"{self.where}: {names['bias'][0]} adds a bias to logits, and {names['scores'][0]} "
@@ -125,10 +125,10 @@ class Scheme(nn.Module):
         table = self.contiguous and all(part.distance_only for part in bias)
         return LayerHooks(
             parts=tuple(layer.values()),
-            projections=acting["projections"],
+            projections=active["projections"],
             qk=qk[:first],
             rotary=qk[first:],
-            frequencies=acting["frequencies"],
+            frequencies=active["frequencies"],
             bias=bias,
             visible=visible,
             **owners,

@@ -23,7 +23,7 @@ FIXED = {
     "corpus.held_out": "tuning",
     "eval.protocols": "[]",  # the one of the architecture
     "eval.lengths": "[${train.length}]",
-    "eval.reach": "${train.length}",
+    "eval.max_context": "${train.length}",
     "eval.variants": "[]",
     "eval.reference_variants": "[]",
 }

@@ -117,7 +117,10 @@ def test_an_evaluation_is_named_by_what_it_measures() -> None:
 @pytest.mark.parametrize(
     ("words", "lengths"),
     [
-        ("train.length=1e3 train.batch_tokens=4e3 eval.reach=2e3", [125, 250, 500, 1000, 2000]),
+        (
+            "train.length=1e3 train.batch_tokens=4e3 eval.max_context=2e3",
+            [125, 250, 500, 1000, 2000],
+        ),
         ("eval.lengths=[T,2T,1.5T,1k,4Ki,640]", [512, 1024, 768, 1000, 4096, 640]),
     ],
 )

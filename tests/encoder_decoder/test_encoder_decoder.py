@@ -27,7 +27,7 @@ from lengthgen.training.optim import optimizers_of
 
 SCHEMES = ["nope", "learned_absolute", "rope", "t5", "alibi +scheme.parts.alibi.sides=split"]
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
-TEXT = "scheme=t5 eval.lengths=[4,32,128] eval.reach=128 train.length=32 eval.targets=10"
+TEXT = "scheme=t5 eval.lengths=[4,32,128] eval.max_context=128 train.length=32 eval.targets=10"
 LENGTHS = (4, 32, 128)
 FIRST_SENTINEL = 10_000
 

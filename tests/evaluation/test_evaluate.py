@@ -62,7 +62,7 @@ def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_
 
 
 @pytest.mark.parametrize(
-    ("lengths", "reach", "depth"),
+    ("lengths", "max_context", "depth"),
     [
         ([16, 32], 64, 64),
         ([16, 128], 64, 128),
@@ -72,14 +72,16 @@ def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_
     ],
 )
 def test_endpoints_lie_as_deep_as_documents_allow_and_elsewhere_than_at_reach_it_is_said(
-    corpus: TokenizedCorpus, lengths: list[int], reach: int, depth: int
+    corpus: TokenizedCorpus, lengths: list[int], max_context: int, depth: int
 ) -> None:
-    config = small_config(f"eval.lengths={lengths}", f"eval.reach={reach}")
+    config = small_config(f"eval.lengths={lengths}", f"eval.max_context={max_context}")
     planned = plans.plan(config, corpus)
     assert planned.max_context == depth
     said = [line for line in plans.messages(config, planned) if "deep" in line]
-    assert len(said) == (depth != reach)
-    assert all(f"{depth} tokens deep, not the {reach:,} of eval.reach" in line for line in said)
+    assert len(said) == (depth != max_context)
+    assert all(
+        f"{depth} tokens deep, not the {max_context:,} of eval.max_context" in line for line in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_endpoints_lie_as_deep_as_documents_allow_and_elsewhere_than_at_reach_it
 def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
     corpus: TokenizedCorpus, requested: list[str]
 ) -> None:
-    requested = [*requested, "eval.reach=16384"]
+    requested = [*requested, "eval.max_context=16384"]
     said = refusal(plans.plan, small_config(*requested), corpus)
     remedy = re.search(r"; try (.*?)(,? or| \(|$)", said)
     assert remedy is not None
@@ -248,7 +250,7 @@ def test_long_windows_are_written_one_by_one_and_a_kill_loses_one(
     tmp_path: Path, cache: Path
 ) -> None:
     """Of three windows that alone fill a forward pass, the third is never scored at first."""
-    texts = ["corpus.documents=30", "corpus.document_tokens=4500", "eval.reach=4200"]
+    texts = ["corpus.documents=30", "corpus.document_tokens=4500", "eval.max_context=4200"]
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", *texts)
     config = with_eval(config, lengths=[16, 4200], endpoints=3, endpoints_per_document=1)
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)

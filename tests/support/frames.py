@@ -66,7 +66,7 @@ def about(scheme: str, *, seed: int, run: str) -> dict[str, Any]:
         **{"run": run, "scheme": scheme, "model": "tiny", "seed": seed, "corpus": "toy"},
         **{"fingerprint": "f" * 64, "packed": False, "train_length": 512, "tokens_seen": 4096},
         **{"trained_in": "fp32", "protocol": "tail", "parts": "0d0d", "targets": 4},
-        **{"precision": "fp32", "endpoints": "0123", "reach": 4096, "reference": False},
+        **{"precision": "fp32", "endpoints": "0123", "max_context": 4096, "reference": False},
         **{"state": "done", "environment": "{}"},
     }
 

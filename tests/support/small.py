@@ -31,7 +31,7 @@ SMALL = [
     *("corpus.copies=4", "train.length=16", "train.batch_tokens=128", "train.tokens=1024"),
     *("train.checkpoint_every=3", "train.precision=fp32", "train.warmup_fraction=0.05"),
     "train.val_every=0",
-    *("eval.lengths=[16,32,64]", "eval.targets=8", "eval.endpoints=4", "eval.reach=64"),
+    *("eval.lengths=[16,32,64]", "eval.targets=8", "eval.endpoints=4", "eval.max_context=64"),
     *("eval.reference_variants=[]", "runtime.wandb=off", "runtime.device=cpu"),
     # As many threads as cores, in several tests at once, would wait for each other.
     *("runtime.threads=1", "runtime.log_every=1"),
@@ -42,7 +42,7 @@ SMALL_TASK = [
     *("task.examples_per_length=5", "train.length=8", "eval.lengths=[1,2,3,4,6]"),
 ]
 # What a search and the tuning of rates take: they measure at T alone.
-MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.reach", "eval.ref"))]
+MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.max_context", "eval.ref"))]
 CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "experiment=")
 PLAIN = r"(seed=|(corpus|eval|model|runtime)\.|train\.(?!tuned))[^$]*"
 VOCAB = 50

@@ -166,7 +166,7 @@ REFUSED = {
     "sweep --jobs two": "'--jobs': Input should be a valid integer",
     "sweep --search 2": "--search: no key has several values; give",
     "sweep seed=1,2 --search 2 --slurm time=5": "--search: each point depends on",
-    "sweep seed=1,2 eval.reach=8 --search 2": "eval.reach=8: a choice by the loss at T",
+    "sweep seed=1,2 eval.max_context=8 --search 2": "eval.max_context=8: a choice by the loss at T",
     "tune": "train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3",
     "tune seed=1,2": "train.lr: one value leaves no choice",
     "tune train.lr=1,2 model.d_ff=32,64": "model.d_ff: rates are chosen for one value of it; give",

@@ -24,7 +24,7 @@ from lengthgen.sweep.grid import Point
 
 T = 16
 RATES = "train.lr=1e-3,2e-3,4e-3"
-FEW = ["eval.lengths=[16,32]", "eval.reach=32"]
+FEW = ["eval.lengths=[16,32]", "eval.max_context=32"]
 
 
 def grid(out: Path, *words: str) -> list[Point]:
@@ -146,7 +146,7 @@ def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: P
 def test_only_the_loss_at_t_is_measured_and_any_folder_is_taken(tmp_path: Path) -> None:
     point = grid(tmp_path / "it's a\\b", "scheme=rope", RATES, "train.length=8")[0]
     wanted = point.config.eval
-    assert (wanted.lengths, wanted.reach, wanted.protocols) == ([8], 8, ["tail"])
+    assert (wanted.lengths, wanted.max_context, wanted.protocols) == ([8], 8, ["tail"])
     assert (wanted.variants, wanted.reference_variants) == ([], [])
     assert point.config.corpus.held_out == "tuning"
     assert point.run_dir.parent == tmp_path / "it's a\\b/runs"
