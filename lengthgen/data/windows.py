@@ -156,7 +156,7 @@ def n_targets(corpus: TokenizedCorpus, split: Split) -> Ints:
 def endpoints(
     corpus: TokenizedCorpus,
     *,
-    max_context: int,
+    depth: int,
     count: int,
     per_document: int,
     spacing: int,
@@ -164,17 +164,17 @@ def endpoints(
     seed: int,
     seen: Mask | None,
 ) -> list[Endpoint]:
-    """Draws where scored spans end: at least `max_context` targets deep in a validation document.
+    """Draws where scored spans end: at least `depth` targets deep in a validation document.
 
     Each document that is long enough gives at most `per_document` endpoints, at least `spacing`
     targets apart; documents are taken in a seeded order, one endpoint from each before a second.
     No span of `targets` holds a validation token that was `seen` in training, and a document of
     which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
     """
-    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= max_context)
+    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= depth)
     rounds: defaultdict[int, list[Endpoint]] = defaultdict(list)
     for document in long[np.argsort(_hash(np.uint64(seed), long))].tolist():
-        ends = _unseen_ends(corpus, document, max_context, targets, seen)
+        ends = _unseen_ends(corpus, document, depth, targets, seen)
         if not len(ends):
             continue
         room = len(ends) - 1
@@ -187,12 +187,12 @@ def endpoints(
 
 
 def _unseen_ends(
-    corpus: TokenizedCorpus, document: int, max_context: int, targets: int, seen: Mask | None
+    corpus: TokenizedCorpus, document: int, depth: int, targets: int, seen: Mask | None
 ) -> Ints:
     """Returns where spans of `targets` may end in a document, ascending."""
     begin, stop = corpus.validation.offsets[document : document + 2]
     first = corpus.first_target  # target t of a document is token t + first
-    ends = np.arange(max_context, stop - begin - first + 1)
+    ends = np.arange(depth, stop - begin - first + 1)
     if seen is None:
         return ends
     here = seen[begin:stop]
@@ -202,11 +202,11 @@ def _unseen_ends(
     return ends[n_seen[ends + first] == n_seen[ends + first - targets]]
 
 
-def share_seen(corpus: TokenizedCorpus, seen: Mask, *, max_context: int, targets: int) -> float:
+def share_seen(corpus: TokenizedCorpus, seen: Mask, *, depth: int, targets: int) -> float:
     """Returns the share of the tokens deep enough to be scored that were `seen` in training."""
     offsets, first = corpus.validation.offsets, corpus.first_target
-    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= max_context)
-    deep = [seen[offsets[i] + first + max_context - targets : offsets[i + 1]] for i in long]
+    long = np.flatnonzero(n_targets(corpus, corpus.validation) >= depth)
+    deep = [seen[offsets[i] + first + depth - targets : offsets[i + 1]] for i in long]
     return float(np.concatenate(deep).mean())
 
 

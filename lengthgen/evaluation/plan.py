@@ -50,7 +50,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         seen = overlap.in_training(corpus, cache_dir=config.runtime.cache_dir)
     drawn = endpoints(
         corpus,
-        max_context=max_context,
+        depth=max_context,
         count=wanted.endpoints,
         per_document=wanted.endpoints if corpus.packed else wanted.endpoints_per_document,
         spacing=max_context if corpus.packed else wanted.targets,
@@ -67,11 +67,11 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     n_in_stream = len(corpus.validation.tokens) - corpus.first_target
     repeated = 0.0
     if seen is not None:
-        repeated = share_seen(corpus, seen, max_context=max_context, targets=wanted.targets)
+        repeated = share_seen(corpus, seen, depth=max_context, targets=wanted.targets)
     return replace(
         planned,
         endpoints=tuple(drawn),
-        max_context=max_context,
+        depth=max_context,
         blocks=min(wanted.blocks, n_in_stream // max_context),
         repeated=repeated,
     )

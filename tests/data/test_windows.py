@@ -132,14 +132,7 @@ def test_a_batch_depends_on_its_step_alone_and_a_large_one_is_small_ones_in_a_ro
 def drawn(
     corpus: TokenizedCorpus, *, seen: NDArray[np.bool_] | None = None, **changed: int
 ) -> list[Endpoint]:
-    asked = {
-        "max_context": 64,
-        "count": 10,
-        "per_document": 4,
-        "spacing": 8,
-        "targets": 8,
-        "seed": 0,
-    }
+    asked = {"depth": 64, "count": 10, "per_document": 4, "spacing": 8, "targets": 8, "seed": 0}
     return endpoints(corpus, **{**asked, **changed}, seen=seen)
 
 
@@ -186,9 +179,9 @@ def test_no_span_holds_a_token_that_training_has_seen(bos: bool) -> None:
 def test_a_span_between_two_tokens_that_training_has_seen_is_found_if_it_is_clean() -> None:
     seen = np.ones(500, dtype=bool)
     seen[:260] = seen[300:308] = False
-    assert {e.end for e in drawn(corpus_of([500]), seen=seen, max_context=270)} == {308}
+    assert {e.end for e in drawn(corpus_of([500]), seen=seen, depth=270)} == {308}
     seen[304] = True
-    assert drawn(corpus_of([500]), seen=seen, max_context=270) == []
+    assert drawn(corpus_of([500]), seen=seen, depth=270) == []
 
 
 def test_a_document_of_which_training_has_seen_more_than_half_gives_no_endpoint() -> None:
@@ -204,7 +197,7 @@ def test_the_share_that_training_has_seen_is_of_the_tokens_deep_enough_to_be_sco
     corpus = corpus_of([63, 64, 100])
     seen = np.zeros(227, dtype=bool)
     seen[[*range(63), 63 + 55, 63 + 56, 127 + 56, 127 + 99]] = True  # 8 and 44 tokens count
-    assert share_seen(corpus, seen, max_context=64, targets=8) == 3 / 52
+    assert share_seen(corpus, seen, depth=64, targets=8) == 3 / 52
 
 
 def test_without_bos_a_document_needs_one_token_more() -> None:

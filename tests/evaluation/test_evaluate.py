@@ -62,7 +62,7 @@ def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_
 
 
 @pytest.mark.parametrize(
-    ("lengths", "max_context", "depth"),
+    ("lengths", "wanted", "depth"),
     [
         ([16, 32], 64, 64),
         ([16, 128], 64, 128),
@@ -72,16 +72,14 @@ def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_
     ],
 )
 def test_endpoints_lie_as_deep_as_documents_allow_and_elsewhere_than_at_reach_it_is_said(
-    corpus: TokenizedCorpus, lengths: list[int], max_context: int, depth: int
+    corpus: TokenizedCorpus, lengths: list[int], wanted: int, depth: int
 ) -> None:
-    config = small_config(f"eval.lengths={lengths}", f"eval.max_context={max_context}")
+    config = small_config(f"eval.lengths={lengths}", f"eval.max_context={wanted}")
     planned = plans.plan(config, corpus)
     assert planned.max_context == depth
     said = [line for line in plans.messages(config, planned) if "deep" in line]
-    assert len(said) == (depth != max_context)
-    assert all(
-        f"{depth} tokens deep, not the {max_context:,} of eval.max_context" in line for line in said
-    )
+    assert len(said) == (depth != wanted)
+    assert all(f"{depth} tokens deep, not the {wanted:,} of eval." in line for line in said)
 
 
 @pytest.mark.parametrize(

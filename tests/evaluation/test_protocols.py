@@ -65,12 +65,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     (root / "text/validation/b.txt").write_text(TEXT)
     plain = to_plain(
         small_config(
-            *(
-                "eval.lengths=[16,32,96]",
-                "eval.max_context=96",
-                "eval.targets=4",
-                "eval.endpoints=1",
-            ),
+            *"eval.lengths=[16,32,96] eval.max_context=96 eval.targets=4 eval.endpoints=1".split(),
             f"eval.protocols=[{','.join([*PROTOCOLS, 'sliding-8', 'sliding-1'])}]",
             *("eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
         )
@@ -140,7 +135,7 @@ def test_frequencies_bytes_and_losses_by_position_of_the_scored_tokens(measured:
 
 
 def test_a_mean_over_windows_weighs_short_windows_like_long_ones(measured: Measured) -> None:
-    windows = protocols.named("yarn").windows(32, places_of(max_context=80, longest=32))
+    windows = protocols.named("yarn").windows(32, places_of(depth=80, longest=32))
     assert [s.scored for s in windows] == 2 * [32, 32, 16]
     [row] = measured.rows["yarn", 32]
     [point] = points_of([{**row, "n_windows": 2, "window_nats": 3.0}])
@@ -163,15 +158,11 @@ def test_without_far_text_or_another_document_the_reason_is_said(measured: Measu
     assert said[25] is said[64] is None
 
 
-def places_of(*, max_context: int = 96, longest: int = 96, blocks: int = 2) -> Plan:
+def places_of(*, depth: int = 96, longest: int = 96, blocks: int = 2) -> Plan:
     return Plan(
         corpus=NO_CORPUS,
-        endpoints=(
-            Endpoint(0, max_context + 5),
-            Endpoint(3, max_context),
-            Endpoint(0, max_context + 40),
-        ),
-        max_context=max_context,
+        endpoints=(Endpoint(0, depth + 5), Endpoint(3, depth), Endpoint(0, depth + 40)),
+        max_context=depth,
         blocks=blocks,
         targets=4,
         train_length=16,
@@ -215,7 +206,7 @@ def sizes(draw: st.DrawFn, *, beyond: bool = False) -> tuple[int, int, int]:
 def tail_of(T: int, K: int, length: int) -> list[Span]:
     deep = length + K - protocols.matched_block(length, K, T)
     places = replace(
-        places_of(max_context=deep), targets=K, train_length=T, endpoints=(Endpoint(0, deep),)
+        places_of(depth=deep), targets=K, train_length=T, endpoints=(Endpoint(0, deep),)
     )
     return protocols.named("tail").windows(length, places)
 
