@@ -71,7 +71,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     return replace(
         planned,
         endpoints=tuple(drawn),
-        depth=max_context,
+        max_context=max_context,
         blocks=min(wanted.blocks, n_in_stream // max_context),
         repeated=repeated,
     )
