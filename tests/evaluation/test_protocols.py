@@ -65,14 +65,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     (root / "text/validation/b.txt").write_text(TEXT)
     plain = to_plain(
         small_config(
-            *[
-                "eval.lengths=[16,32,96]",
-                "eval.max_context=96",
-                "eval.targets=4",
-                "eval.endpoints=1",
-            ],
+            *("eval.lengths=[16,32,96]", "eval.max_context=96", "eval.targets=4"),
             f"eval.protocols=[{','.join([*PROTOCOLS, 'sliding-8', 'sliding-1'])}]",
-            *("eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
+            *("eval.endpoints=1", "eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
         )
     )
     plain["corpus"] = {
