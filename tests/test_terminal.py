@@ -19,19 +19,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def lines(text: str) -> list[str]:
-    return text.splitlines()
-
-
-def test_without_a_terminal_every_line_says_how_far_loss_speed_and_time_left() -> None:
+def test_without_a_terminal_messages_are_written_and_how_far_loss_speed_and_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     out = io.StringIO()
-    with Progress(is_main=True, file=out, seconds_between_lines=0.0) as show:
-        show.start("train rope", 1000)
-        show.advance(250, loss=5.1234, tokens_per_s=21000.0)
-    assert "train rope: 250/1,000 tokens" in lines(out.getvalue())[1]
-    assert "loss 5.123" in lines(out.getvalue())[1]
-    assert "21,000 tokens/s" in lines(out.getvalue())[1]
-    assert "left" in lines(out.getvalue())[1]
+    show = Progress(is_main=True, file=out, seconds_between_lines=0.0)
+    show.say("corpus: [bold] 9.6 MB")
+    show.start("train rope", 1000, done=900)  # by an earlier process, which shortens no time left
+    now[0] = 10.0
+    show.advance(10, loss=5.1234, tokens_per_s=21000.0)
+    message, _, line = out.getvalue().splitlines()
+    assert message == "corpus: [bold] 9.6 MB"
+    for part in ("train rope: 910/1,000 tokens", "loss 5.123", "21,000 tokens/s", "1:30 left"):
+        assert part in line
 
 
 def test_first_and_last_are_written_however_rarely_lines_come() -> None:
@@ -40,10 +42,9 @@ def test_first_and_last_are_written_however_rarely_lines_come() -> None:
         show.start("evaluate", 6, "cells")
         for _ in range(6):
             show.advance(1)
-    assert [line.split("  ")[0] for line in lines(out.getvalue())] == [
-        "evaluate: 0/6 cells",
-        "evaluate: 6/6 cells",
-    ]
+    first, last = out.getvalue().splitlines()
+    assert first.startswith("evaluate: 0/6 cells")
+    assert last.startswith("evaluate: 6/6 cells")
 
 
 def test_an_interrupted_task_still_says_where_it_stopped() -> None:
@@ -55,19 +56,7 @@ def test_an_interrupted_task_still_says_where_it_stopped() -> None:
         show.start("train", 10)
         show.advance(4)
         raise KeyboardInterrupt
-    assert lines(out.getvalue())[-1].startswith("train: 4/10 tokens")
-
-
-def test_work_of_an_earlier_process_shortens_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    out = io.StringIO()
-    show = Progress(is_main=True, file=out, seconds_between_lines=0.0)
-    show.start("train", 1000, done=900)
-    now[0] = 10.0
-    show.advance(10)
-    assert "910/1,000" in lines(out.getvalue())[1]
-    assert "1:30 left" in lines(out.getvalue())[1]
+    assert out.getvalue().splitlines()[-1].startswith("train: 4/10 tokens")
 
 
 def test_off_the_main_rank_nothing_is_written() -> None:
@@ -79,13 +68,6 @@ def test_off_the_main_rank_nothing_is_written() -> None:
     assert out.getvalue() == ""
 
 
-def test_a_message_is_written_as_it_is() -> None:
-    out = io.StringIO()
-    with Progress(is_main=True, file=out) as show:
-        show.say("corpus: [bold] 9.6 MB")
-    assert out.getvalue() == "corpus: [bold] 9.6 MB\n"
-
-
 def test_a_terminal_shows_loss_speed_and_messages_above(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
@@ -95,11 +77,8 @@ def test_a_terminal_shows_loss_speed_and_messages_above(monkeypatch: pytest.Monk
         show.start("train rope", 1000)
         show.advance(500, loss=5.1234, tokens_per_s=21000.0)
         show.say("checkpoint at step 100")
-    shown = out.getvalue()
-    assert "50%" in shown
-    assert "loss 5.123" in shown
-    assert "21,000 tokens/s" in shown
-    assert "checkpoint at step 100" in shown
+    for part in ("50%", "loss 5.123", "21,000 tokens/s", "checkpoint at step 100"):
+        assert part in out.getvalue()
 
 
 def test_by_default_the_display_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,13 +39,10 @@ def completing(typed: str) -> dict[str, str]:
     ("words", "environment"),
     [
         ("--help", {}),
-        ("train --help", {}),
         ("trian", {}),
         ("train scheme=typo", {}),
         ("list schemes", {}),
-        ("", completing("lengthgen t")),
         ("", completing("lengthgen train scheme=r")),
-        ("", completing("lengthgen track push ")),
         ("", completing("lengthgen eval --protocols sl")),
         ("", completing("lengthgen train --from ro")),
     ],
@@ -78,9 +75,6 @@ def test_the_help_has_a_whole_line_of_each_command(shell: Shell) -> None:
         assert ran.code == 0
         assert "Commands:" in ran.out
         assert "..." not in ran.out.replace("COMMAND [ARGS]...", "")
-
-
-def test_the_version_is_that_of_the_package(shell: Shell) -> None:
     assert shell.run("--version").out == f"lengthgen {version('lengthgen')}\n"
 
 
@@ -98,36 +92,21 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("train --train.lr=1e-3", "--train.lr: keys have no dashes; give train.lr=1e-3"),
         ("sweep --seed 1", "--seed: keys have no dashes; give seed=VALUE"),
         ("train --config-name base", "--config-name: a file of overrides is an experiment: give"),
-        ("train -cn base", "-cn: a file of overrides is an experiment: give experiment=NAME"),
         ("train -cp conf", "-cp: give --config-dir DIR, a folder of custom groups"),
         ("train --info all", "--info: give --cfg job, which prints it all"),
         ("train --cfg hydra", "--cfg hydra: a run has one configuration; give --cfg job"),
         ("train hydra.run.dir=x", "only the syntax is Hydra's; runs are in runtime.root=DIR"),
         ("sweep seed=1,2 seed=3", "seed=1,2 and seed=3 set one key; drop one of them"),
-        ("train --gpus two", "'--gpus': Input should be a valid integer"),
         ("train --gpus 0", "'--gpus': Input should be greater than"),
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "Missing argument 'KIND'."),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
-        ("list schemes seed=1", "seed=1: list takes KEY=VALUE of runs alone; drop it"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
         ("rm some-run", "some-run: no such run in runs; "),
-        ("show some-run", "some-run: no such run in runs; "),
-        ("train --from some-run", "some-run: no such run in runs; "),
-        ("list schemes --config-dir none", "--config-dir: none is not a folder; give a folder"),
-        ("train scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
-        ("train train.lrr=1", "train.lrr: unknown key; did you mean train.lr?"),
-        ("train train.tokens=abc", "train.tokens: 'abc' should be a valid integer"),
-        ("train model.d_model=130", "model.d_model=130 is not a multiple of model.n_heads=4; try"),
-        ("train scheme.parts.rope.bse=1", "scheme.parts.rope.bse: unknown key; did you mean"),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
-        ("train --plugin none.py", "none.py cannot be read (No such file or directory); give the"),
-        ("train --gpus 2 scheme=rpoe", "scheme=rpoe: no such scheme; did you mean rope?"),
         ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
-        ("eval some-run", "some-run: no such run in runs; "),
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
-        ("eval eval.lenghts=[1]", "eval.lenghts: unknown key; did you mean eval.lengths?"),
         ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
         ("train -m scheme=rope,alibi", "-m: for several values of a key, give lengthgen sweep in"),
         ("train scheme=rope,alibi seed=1", "give lengthgen sweep scheme=rope,alibi seed=1"),
@@ -142,14 +121,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(shell: Shell, words: str, said: s
     ("words", "said"),
     [
         ("--lengths abc", "eval.lengths.0: 'abc' should be a valid integer"),
-        ("--lengths 512,", "eval.lengths.1: '' should be a valid integer"),
         ("--lengths 512,-1", "eval.lengths.1: '-1' should be greater than 0"),
         ("--lengths 99999", "99999 in evaluation do not fit"),
-        ("--lengths 64,99999", "try eval.lengths=[64]"),
-        ("--lengths xT", "eval.lengths.0: 'xT' should be a valid integer"),
         ("--protocols tial", "eval.protocols: no protocol 'tial'; did you mean tail?"),
         ("--protocols sliding", "eval.protocols: no protocol 'sliding'; did you mean sliding-256?"),
-        ("--protocols sliding-0", "eval.protocols: no protocol 'sliding-0'"),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
     ],
 )
@@ -230,17 +205,16 @@ def test_the_budget_for_gpus_is_refused_without_one(shell: Shell, words: list[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_processes_with_one_line(tmp_path: Path, kind: signal.Signals) -> None:
+def test_ctrl_c_ends_all_processes_with_one_line(tmp_path: Path) -> None:
     words = ["train", "scheme=alibi", *SMALL, "train.tokens=10000000", "runtime.log_every=1"]
     process = commands.begin("-m", "lengthgen", *words, "--gpus", "2", cwd=tmp_path)
     while not list(tmp_path.glob("runs/*/train.jsonl")):
         assert process.poll() is None
         time.sleep(0.1)
-    process.send_signal(kind)
+    process.send_signal(signal.SIGINT)
     ran = commands.ended(process)
-    assert (ran.code, ran.out) == (128 + kind, "")
-    assert ran.err.splitlines()[-1].startswith(f"stopped by {kind.name} after step")
+    assert (ran.code, ran.out) == (130, "")
+    assert ran.err.splitlines()[-1].startswith("stopped by SIGINT after step")
     assert "Traceback" not in ran.err
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
 
@@ -281,14 +255,11 @@ def test_a_pipe_gets_tab_separated_names_and_descriptions(shell: Shell) -> None:
     assert described["learned_absolute"][1] == "clamp, wrap, interpolate"
 
 
-def test_training_prints_the_curve_and_the_run_on_stdout(shell: Shell, run_id: str) -> None:
+def test_a_run_that_is_done_is_printed_and_listed(shell: Shell, run_id: str) -> None:
     ran = shell.run("train", "scheme=rope", *SMALL)
     assert ran.code == 0
     assert "| rope" in ran.out
     assert ran.out.endswith(f"run: runs/{run_id}\n")
-
-
-def test_a_run_is_listed_with_state_tokens_and_perplexities(shell: Shell, run_id: str) -> None:
     line = shell.run("list", "runs").out.splitlines()[1]
     run_id, state, steps, tokens, at_t, longest, _ = line.split("\t")
     assert (run_id, state, steps, tokens) == (run_id, "done", "8/8", "1,024")
@@ -318,13 +289,11 @@ def complete_fish(shell: Shell, typed: str) -> list[str]:
     [
         (["lengthgen", "tr"], ["train", "track"]),
         (["lengthgen", "train", "scheme", "=", "xp"], ["xpos"]),
-        (["lengthgen", "train", "model", "=", "tiny", "scheme", "=", "xp"], ["xpos"]),
         (["lengthgen", "train", "train", "="], ["default", "gpu"]),
         (["lengthgen", "train", "train.le"], ["train.length=512"]),
         (["lengthgen", "train", "--gp"], ["--gpus"]),
         (["lengthgen", "list", "mod"], ["models"]),
         (["lengthgen", "list", "runs", "scheme", "=", "xp"], ["xpos"]),
-        (["lengthgen", "report", "scheme", "=", "xp"], ["xpos"]),
         (["lengthgen", "eval", "--lengths", "T,16"], ["T,16T"]),
         (["lengthgen", "eval", "--protocols", "tail,sli"], ["tail,sliding-256"]),
         (["lengthgen", "eval", "--variants", "ntk,yar"], ["ntk,yarn"]),
@@ -341,23 +310,16 @@ def test_bash_which_breaks_words_at_the_equals_sign_completes(
     assert [word for word in got if word] == offered
 
 
-def test_zsh_completes(shell: Shell) -> None:
-    got = complete(shell, "zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=xp")
-    assert got == ["""_arguments '*: :(("scheme=xpos"))'"""]
-
-
-def test_run_ids_complete(shell: Shell, run_id: str) -> None:
+def test_every_protocol_and_run_completes_also_beside_a_broken_yaml(
+    shell: Shell, run_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine/scheme").mkdir(parents=True)
+    (tmp_path / "mine/scheme/my.yaml").write_text("parts: [\n")
+    broken = complete_fish(shell, "lengthgen train --config-dir mine sche")
+    assert [word for word in broken if word] == []
     root = f"runtime.root={Path.cwd()}/runs"
     for words in ("eval ro", "report ro", f"eval {root} ro", "train --from ro", "rm ro"):
         assert complete_fish(shell, f"lengthgen {words}") == [run_id]
-
-
-def test_every_protocol_completes() -> None:
     assert sorted(evaluate.PROTOCOLS.split()) == sorted(protocols.known())
-
-
-def test_a_broken_yaml_of_the_users_does_not_break_the_prompt(shell: Shell, tmp_path: Path) -> None:
-    (tmp_path / "mine/scheme").mkdir(parents=True)
-    (tmp_path / "mine/scheme/my.yaml").write_text("parts: [\n")
-    got = complete_fish(shell, "lengthgen train --config-dir mine sche")
-    assert [word for word in got if word] == []
+    got = complete(shell, "zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=xp")
+    assert got == ["""_arguments '*: :(("scheme=xpos"))'"""]

@@ -20,10 +20,7 @@ COMMAND_LINE = {
     # Hydra
     "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
     "model=zzz": "model=zzz: no such model; known: alibi, base, ",
-    "scheme=null": "scheme=null: no such scheme; ",
-    "scheme=[rope,alibi]": "scheme=[rope,alibi]: no such scheme",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; give len",
-    "seed=range(1,4)": "seed=range(1,4) holds several values",
     "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
     "train.lrr=1": "train.lrr: unknown key; did you mean train.lr?",
     "lr=1": "lr: unknown key; did you mean train.lr?",
@@ -37,42 +34,30 @@ COMMAND_LINE = {
     "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
     "eval.lengths[0]=5": "eval.lengths[0]=5: not readable as an override; give KEY=VALUE, such",
     "eval.lengths=16": "should be a valid list; give eval.lengths=[16]",
-    "train.tokens=1M,2M": "one run takes one; give lengthgen sweep train.tokens=1M,2M",
-    "=(1": "=(1: not readable as an override",
     "scheme=RoPE": "scheme=RoPE: no such scheme; did you mean rope?",
-    "scheme=NoPE": "did you mean nope?",
-    "scheme=T5": "did you mean t5?",
     "scheme=rotary": "scheme=rotary: no such scheme; did you mean rope?",
-    "scheme=Transformer-XL": "did you mean transformer_xl?",
     "scheme=DAPEv2": "did you mean dape_v2_kerple?",
     "scheme=T5-bias": "did you mean t5?",
-    "scheme=PaTH": "did you mean path_attention?",
     "scheme=NTK-aware": "give eval.variants=[ntk]",
     "scheme=YaRN": "yarn is a variant of a trained scheme: give eval.variants=[yarn]",
     "train.tokens=${nothing}": "train.tokens: Interpolation key 'nothing' not found",
     "=1": "=1: Config group override must be a string",
     "task=copy corpus=synthetic": "corpus=synthetic: task=copy makes its own text; drop one",
     # Types and bounds
-    "+typo=1": "typo: unknown key",
-    "+train.lrr=1": "train.lrr: unknown key; did you mean train.lr?",
     "~eval": "eval: a value is required",
     "seed=true": "seed: True is not a number",
     "train.lr=fast": "train.lr: 'fast' should be a valid number",
     "train.lr=-1": "train.lr: -1 should be greater than 0",
     "train.lr=nan": "train.lr: nan should be a finite number",
-    "train.tokens=1.5": "train.tokens: 1.5 should be a valid integer",
     "train.tokens=2.5X": "train.tokens: '2.5X' should be a valid integer",
     "train.tokens=1e300": "train.tokens: ",
     "train.steps=5 train.tokens=5k": "train.steps and train.tokens are two budgets; drop one",
-    "train.length=abc": "train.length: 'abc' should be a valid integer",
     "train.schedule=step": "train.schedule: 'step' should be 'cosine' or 'linear'",
-    "eval.lengths=512": "eval.lengths: 512 should be a valid list",
     "eval.lengths=[512,512]": "eval.lengths: [512, 512] names a value twice; name each once",
     "variants=7": "variants: 7 should be a valid dictionary",
     "runtime.root=''": "runtime.root: ",
     "runtime.wandb=no": "runtime.wandb: ",
     "model.n_layers=100000": "model.n_layers: 100000 should be less than",
-    "model.d_model=1e9": "model.d_model: ",
     "scheme.name=../x": "scheme.name: '../x' should match",
     # Keys that contradict each other
     "model.d_model=130 model.n_heads=4": "try model.d_model=128",
@@ -169,20 +154,13 @@ def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     assert "Could not find 'scheme/rpoe'" in refusal("experiment=paper", config_dir=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("train.lr=interval(0,1)", "Can only enumerate CHOICE and RANGE sweeps"),
-        ("seed=range(1,10,0)", "arg 3 must not be zero"),
-        ("scheme=glob(z*)", "matches nothing"),
-    ],
-)
-def test_an_axis_without_points(override: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        compose.expand([override], config_dir=None)
-
-
-@pytest.mark.parametrize("sign", ["+", "~"])
-def test_values_take_no_sign(sign: str) -> None:
-    with pytest.raises(UserError, match="only KEY=VALUE is allowed here"):
-        compose.values([f"{sign}eval.seed=1"])
+def test_an_axis_without_points_and_a_value_with_a_sign() -> None:
+    for override, said in {
+        "train.lr=interval(0,1)": "Can only enumerate CHOICE and RANGE sweeps",
+        "seed=range(1,10,0)": "arg 3 must not be zero",
+        "scheme=glob(z*)": "matches nothing",
+    }.items():
+        assert said in small.refusal(compose.expand, [override], config_dir=None)
+    for sign in "+~":
+        said = small.refusal(compose.values, [f"{sign}eval.seed=1"])
+        assert "only KEY=VALUE is allowed here" in said

@@ -39,15 +39,6 @@ def changed(run_dir: Path) -> Config:
     return pipeline.validate(schema.changed(base, ["seed=2"], config_dir=None, plugins=[]))
 
 
-def test_an_edited_plugin_is_another_run_with_other_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.py", 0.5)
-    mild = pipeline.train(config_of(path))
-    steep = pipeline.train(config_of(write(path, 4.0)))
-    assert mild != steep
-    assert rows_of(mild / "eval.jsonl")[0]["nats"] != rows_of(steep / "eval.jsonl")[0]["nats"]
-    assert rows_of(mild / "eval.jsonl")[0]["parts"] != rows_of(steep / "eval.jsonl")[0]["parts"]
-
-
 def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: Path) -> None:
     slope, other = write(tmp_path / "a.py", 0.5), tmp_path / "b.py"
     other.write_text("from lengthgen.schemes import Part\nclass Other(Part): ...\n")
@@ -57,7 +48,7 @@ def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: 
     assert names != {config_of(slope).run_id}
 
 
-def test_a_run_keeps_its_plugin_to_be_given(
+def test_a_run_keeps_its_plugin_to_be_given_and_an_edited_one_is_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = pipeline.train(config_of(write(tmp_path / "mine.py", 0.5)))
@@ -65,6 +56,10 @@ def test_a_run_keeps_its_plugin_to_be_given(
     (kept,) = (run_dir / "plugins").iterdir()
     assert kept.read_text() == TEXT.format(slope=0.5)
     before = rows_of(run_dir / "eval.jsonl")
+    edited = pipeline.train(config_of(write(tmp_path / "mine.py", 4.0)))
+    assert edited != run_dir
+    for key in ("nats", "parts"):
+        assert rows_of(edited / "eval.jsonl")[0][key] != before[0][key]
     monkeypatch.setattr(plugins, "_GIVEN", {})  # as in another process
     assert pipeline.config_of(run_dir, {}).plugins == [kept.stem]  # read, and not run
     other = write(tmp_path / "other.py", 4.0)

@@ -19,23 +19,20 @@ from lengthgen.errors import UserError
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
 UNKNOWN = "has no text in column 'text'; set corpus.text_column to one of: body, id"
 NO_TRAIN = "corpus=files: the train split has no documents with text; give more, or longer ones"
-UTF16, UTF32 = "A text.".encode("utf-16"), "A text.".encode("utf-32")
+UTF16 = "A text.".encode("utf-16")
 BYTES: Any = pa.array([b"A", b"\xff"]).cast(pa.string(), safe=False)  # claims to be text
 NO_UTF8 = {f"{i}.txt": b"A\xff" for i in range(5)}
 
 # What lies in the folder {}, the path in it, changes of the corpus, and what is said.
 FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"books/a.txt": "A", "zebra.txt": "A"}, "boks", {}, "{}/boks does not exist; did you mean bo"),
-    ({}, "no/a.txt", {}, "{}/no/a.txt does not exist; "),
     ({"a.docx": "A"}, "*.txt", {}, "{}/*.txt does not exist; known: a.docx"),
     ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl"),
     ({"a.txt": "A", "b.zip": "AA"}, "", {}, "more data that is not read (1 .zip) than files of"),
-    ({"a.jsonl": '{"text": ""}\n'}, "", {}, NO_TRAIN),
     ({"a.txt": "A"}, "", {}, NO_TRAIN),  # too short to take validation text from
     ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
-    ({"a.txt": UTF32}, "", {}, "{}/a.txt is UTF-32; convert it: iconv -f utf-32 -t utf-8 OLD"),
     ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
     ({"a.csv.gz": gzip.compress(UTF16[2:])}, "", {}, "{}/a.csv.gz:1 is UTF-16 without its mark"),
     ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
@@ -44,9 +41,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.jsonl": '{"text": "A"}\nno\n'}, "", {}, "{}/b.jsonl:2 is not JSON: Expecting value"),
     ({"b.jsonl": "[1]\n"}, "", {}, "{}/b.jsonl:1 is not a JSON object with a text column"),
     ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
-    ({"b.csv": "body,id\nA,1\n"}, "", {}, f"{{}}/b.csv:1 {UNKNOWN}"),
     ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
-    ({"b.parquet": {"text": [1], "b": ["A"]}}, "", {}, "set corpus.text_column to one of: b"),
     ({"b.parquet": {"text": [1]}}, "", {}, "has no text in column 'text'; it has no other"),
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
     ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
@@ -78,10 +73,6 @@ def test_a_mistake_in_a_corpus_of_files_is_one_line(
 
 def other_bos(tokenizer: dict[str, Any]) -> None:
     tokenizer["added_tokens"][0]["content"] = "<|other|>"
-
-
-def normalised(tokenizer: dict[str, Any]) -> None:
-    tokenizer["normalizer"] = {"type": "NFC"}
 
 
 def prefixed(tokenizer: dict[str, Any]) -> None:
@@ -116,7 +107,6 @@ def words(tokenizer: dict[str, Any]) -> None:
     [
         (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
-        (normalised, {}, r"given.json changes the text of accents.txt \(\d+ bytes become"),
         (prefixed, {}, r"given.json changes the text of \S+ \(\d+ bytes become"),
         (words, {}, "given.json is not byte-level"),
         (lower_case, {}, "given.json is not byte-level"),
@@ -149,9 +139,7 @@ def test_tokens_of_sentencepiece_stand_for_all_bytes_of_a_text_and_the_blank_bef
 
 def test_no_path_copies_without_room_and_no_library_are_errors(tmp_path: Path) -> None:
     assert refusal(read_all, files([])).startswith("corpus.path: an empty list")
-    assert refusal(read_all, files("")).startswith(
-        "corpus.path: '' should have at least 1 character"
-    )
+    assert "'' should have at least 1 character" in refusal(read_all, files(""))
     said = refusal(read_all, synthetic(copy_tokens=51))
     assert "copy_tokens=51 is too long for copies=4 in document_tokens=400; at most 50 fit" in said
     with pytest.raises(UserError, match=r"corpus=stdlib: no sources .* use a Python that ships"):
@@ -208,18 +196,15 @@ def test_a_cache_that_cannot_be_used_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.parquet"])
-def test_nothing_but_files_is_read(name: str, tmp_path: Path) -> None:
-    os.mkfifo(write(tmp_path, {"b.txt": "B"}) / name)
-    (tmp_path / f"z{name}").symlink_to("/dev/zero")
-    for corpus in (files(tmp_path), files(tmp_path / name), files(tmp_path / f"z{name}")):
+def test_nothing_but_files_is_read_and_all_else_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    for link in ("b.txt", "c.txt", "d.zip"):
+        (tmp_path / "links" / link).symlink_to("nowhere")
+    said = refusal(read_all, files(write(tmp_path / "links", {"a.txt": "A"})))
+    first = tmp_path / "links/b.txt"
+    assert said.startswith(f"corpus.path: 2 of 3 files cannot be read: {first} cannot be read")
+    folder = write(tmp_path / "texts", {"b.txt": "B"})
+    os.mkfifo(folder / name)
+    (folder / f"z{name}").symlink_to("/dev/zero")
+    for corpus in (files(folder), files(folder / name), files(folder / f"z{name}")):
         assert "not a regular file" in refusal(read_all, corpus)
-
-
-def test_links_to_nothing_are_named_with_all_that_cannot_be_read(tmp_path: Path) -> None:
-    folder = write(tmp_path, {"a.txt": "A"})
-    for name in ("b.txt", "c.txt", "d.zip"):
-        (folder / name).symlink_to("nowhere")
-    said = refusal(read_all, files(folder))
-    assert said.startswith(
-        f"corpus.path: 2 of 3 files cannot be read: {folder}/b.txt cannot be read"
-    )

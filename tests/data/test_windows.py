@@ -19,7 +19,6 @@ from lengthgen.data.windows import (
     consecutive_batch,
     endpoints,
     manifest,
-    n_targets,
     permuted,
     share_seen,
     train_batch,
@@ -40,37 +39,27 @@ def batches_of(corpus: TokenizedCorpus, *, length: int, batch: int, steps: int, 
     return [train_batch(windows, seed=seed, step=step, batch=batch) for step in range(steps)]
 
 
-def test_consecutive_rows_read_on_where_they_stopped_and_say_where_they_begin_anew() -> None:
-    windows = TrainingWindows(corpus_of([37, 8, 64, 5, 90, 23]), 8)
-    before: list[int | None] = [None] * 3
-    continued = 0
-    for step in range(3 * (windows.count // 3)):
-        batch, anew = consecutive_batch(windows, seed=1, step=step, batch=3)
-        for row in range(3):
-            targets = batch.targets_BT[row]
-            first = int(targets[0])
-            assert anew[row] == (first % 1000 == 0 or step % (windows.count // 3) == 0)
-            assert batch.inputs_BT[row, 0] == (BOS if anew[row] else first - 1)
-            if not anew[row]:
-                assert first == before[row]
-                continued += 1
-            last = int(targets[targets != IGNORED][-1])
-            before[row] = last + 1
-    assert continued > windows.count  # of the 3 windows.count rows
-
-
-def test_an_epoch_of_consecutive_rows_reads_every_target_once() -> None:
+def test_consecutive_rows_read_on_where_they_stopped_and_an_epoch_has_every_target_once() -> None:
     lengths = [37, 8, 64, 5, 90, 23]
     windows = TrainingWindows(corpus_of(lengths), 8)
-    batch = 2
-    assert windows.count % batch == 0
-    for epoch in (0, 1):
+    steps, left = divmod(windows.count, 2)
+    assert left == 0
+    before: list[int | None] = [None] * 2
+    continued = 0
+    for epoch in range(3):
         seen: list[int] = []
-        for step in range(windows.count // batch):
-            at = epoch * (windows.count // batch) + step
-            cut, _ = consecutive_batch(windows, seed=3, step=at, batch=batch)
-            seen += cut.targets_BT[cut.targets_BT != IGNORED].tolist()
+        for step in range(steps):
+            batch, anew = consecutive_batch(windows, seed=1, step=epoch * steps + step, batch=2)
+            for row, targets in enumerate(batch.targets_BT):
+                scored = targets[targets != IGNORED].tolist()
+                assert anew[row] == (scored[0] % 1000 == 0 or step == 0)
+                assert batch.inputs_BT[row, 0] == (BOS if anew[row] else scored[0] - 1)
+                assert anew[row] or scored[0] == before[row]
+                continued += not anew[row]
+                before[row] = scored[-1] + 1
+                seen += scored
         assert sorted(seen) == [1000 * d + t for d, n in enumerate(lengths) for t in range(n)]
+    assert continued > windows.count  # of the 3 windows.count rows
 
 
 @given(n=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
@@ -152,6 +141,9 @@ def test_endpoints_lie_deep_enough_and_apart_in_documents_that_are_long_enough()
 )
 def test_a_document_with_room_for_exactly_n_endpoints_gives_n(tokens: int, ends: list[int]) -> None:
     assert sorted(e.end for e in drawn(corpus_of([tokens]))) == ends
+    without_bos = drawn(corpus_of([tokens, tokens + 1], bos=False))
+    assert [e.document for e in without_bos].count(0) == len(ends) - 1
+    assert sorted(e.end for e in without_bos if e.document == 1) == ends
 
 
 def test_documents_come_in_the_order_of_the_seed_each_once_before_any_comes_twice() -> None:
@@ -174,14 +166,12 @@ def test_no_span_holds_a_token_that_training_has_seen(bos: bool) -> None:
         stop = int(corpus.validation.offsets[document]) + end + first
         assert not seen[stop - 8 : stop].any()
     assert {e.document for e in ends} == {0, 1, 2}
-
-
-def test_a_span_between_two_tokens_that_training_has_seen_is_found_if_it_is_clean() -> None:
     seen = np.ones(500, dtype=bool)
     seen[:260] = seen[300:308] = False
-    assert {e.end for e in drawn(corpus_of([500]), seen=seen, depth=270)} == {308}
+    corpus = corpus_of([500])
+    assert {e.end for e in drawn(corpus, seen=seen, depth=270)} == {308}
     seen[304] = True
-    assert drawn(corpus_of([500]), seen=seen, depth=270) == []
+    assert drawn(corpus, seen=seen, depth=270) == []
 
 
 def test_a_document_of_which_training_has_seen_more_than_half_gives_no_endpoint() -> None:
@@ -198,12 +188,6 @@ def test_the_share_that_training_has_seen_is_of_the_tokens_deep_enough_to_be_sco
     seen = np.zeros(227, dtype=bool)
     seen[[*range(63), 63 + 55, 63 + 56, 127 + 56, 127 + 99]] = True  # 8 and 44 tokens count
     assert share_seen(corpus, seen, depth=64, targets=8) == 3 / 52
-
-
-def test_without_bos_a_document_needs_one_token_more() -> None:
-    corpus = corpus_of([64, 65], bos=False)
-    assert n_targets(corpus, corpus.validation).tolist() == [63, 64]
-    assert {e.document for e in drawn(corpus)} == {1}
 
 
 def test_a_manifest_names_the_set_of_endpoints_and_the_corpus() -> None:

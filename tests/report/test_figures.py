@@ -20,8 +20,6 @@ from lengthgen.report import figures, style
 Draw = Callable[[pd.DataFrame], Figure | None]
 FLAT = [20.0, 18.0, 16.0, 16.0, 16.0]  # perplexity at LENGTHS
 STEEP = [20.0, 18.0, 16.0, 90.0, 400.0]
-
-
 LENGTHS = (128, 256, 512, 1024, 4096)
 
 
@@ -75,17 +73,11 @@ CLASSIC = ["alibi", "kerple", "nope", "rope", "sinusoidal", "t5"]
 
 
 @pytest.mark.parametrize("draw", [figures.curve, figures.gain])
-def test_every_series_is_named_once(draw: Draw) -> None:
-    findings = pd.concat([findings_of(dict.fromkeys(CLASSIC, STEEP)), gains_of(CLASSIC)])
-    (axes,) = panels(drawn(draw, findings))
-    assert sorted(text.get_text() for text in names(axes)) == CLASSIC
-
-
-@pytest.mark.parametrize("draw", [figures.curve, figures.gain])
-def test_names_of_lines_that_end_alike_do_not_touch_and_stay_in_the_figure(draw: Draw) -> None:
+def test_lines_that_end_alike_are_named_once_apart_and_in_the_figure(draw: Draw) -> None:
     findings = pd.concat([findings_of(dict.fromkeys(CLASSIC, FLAT)), gains_of(CLASSIC)])
     figure = drawn(draw, findings)
     (axes,) = panels(figure)
+    assert sorted(text.get_text() for text in names(axes)) == CLASSIC
     boxes = sorted((text.get_window_extent() for text in names(axes)), key=lambda box: box.y0)
     assert all(below.y1 < above.y0 + 3 for below, above in itertools.pairwise(boxes))
     assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
@@ -110,10 +102,13 @@ def test_more_lines_than_an_axes_holds_are_small_multiples_the_least_end_first()
     assert shown == sorted(ends, key=lambda name: ends[name])
 
 
-def test_a_line_that_ends_early_says_where() -> None:
-    findings = findings_of({"rope": FLAT, "learned": FLAT[:3]})
+def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> None:
+    findings = findings_of({"rope": STEEP, "learned": FLAT[:3]})
     (axes,) = panels(drawn(figures.curve, findings))
     assert {text.get_text() for text in names(axes)} == {"rope", "learned (to 512)"}
+    line = next(line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
+    assert np.allclose(line.get_xdata(), LENGTHS)
+    assert np.allclose(line.get_ydata(), STEEP)
 
 
 def test_references_are_thin_unnamed_of_the_colour_of_their_scheme_and_explained() -> None:
@@ -132,13 +127,6 @@ def test_a_model_that_reads_the_last_T_tokens_keeps_its_loss_at_T() -> None:
     assert dict(zip(crop["length"], np.exp(crop["value"]), strict=True)) == pytest.approx(
         dict.fromkeys([512, 1024, 4096], STEEP[2])
     )
-
-
-def test_a_line_goes_through_its_perplexities() -> None:
-    (axes,) = panels(drawn(figures.curve, findings_of({"rope": STEEP})))
-    line = next(line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
-    assert np.allclose(line.get_xdata(), LENGTHS)
-    assert np.allclose(line.get_ydata(), STEEP)
 
 
 def test_a_gain_of_a_twentieth_nat_is_seen_beside_one_of_three_nats() -> None:

@@ -68,18 +68,18 @@ def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> N
     assert set(both["scheme"]) == {"rope", "alibi"}
 
 
-def test_of_a_document_that_was_scored_again_the_last_row_counts(tmp_path: Path) -> None:
+def test_what_was_scored_or_defined_again_counts_as_it_is_now_under_any_name_of_a_folder(
+    tmp_path: Path,
+) -> None:
     path = write_run(tmp_path, losses={512: 3.0})
     write_run(tmp_path, losses={512: 4.0})
-    rows, _ = loaded(path)
-    assert rows["nats"].tolist() == [32.0, 32.0]
-
-
-def test_a_variant_that_was_defined_again_counts_as_it_is_now(tmp_path: Path) -> None:
-    path = write_run(tmp_path, losses={512: 3.0, 1024: 3.0}, variant="ntk", parts="old")
-    write_run(tmp_path, losses={512: 4.0}, variant="ntk", parts="new")
-    rows, _ = loaded(path)
-    assert set(rows["parts"]) == {"new"}
+    write_run(tmp_path, losses={512: 3.0, 1024: 3.0}, variant="ntk", parts="old")
+    write_run(tmp_path, losses={512: 5.0}, variant="ntk", parts="new")
+    rows, said = loaded(path.rename(tmp_path / "renamed"))
+    assert set(rows["run"]) == {path.name}
+    assert said == []
+    assert rows.loc[rows["variant"].isna(), "nats"].tolist() == [32.0, 32.0]
+    assert rows.loc[rows["variant"].notna(), "parts"].tolist() == ["new", "new"]
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -135,13 +135,6 @@ def other(path: Path) -> bytes:
     """The configuration of the other run."""
     (config,) = (p for p in path.parent.glob("*/config.yaml") if p.parent != path)
     return config.read_bytes()
-
-
-def test_a_run_is_shown_under_another_name_of_its_folder(tmp_path: Path) -> None:
-    path = write_run(tmp_path, losses=LOSSES)
-    rows, said = loaded(path.rename(tmp_path / "renamed"))
-    assert set(rows["run"]) == {path.name}
-    assert said == []
 
 
 def test_nothing_to_show_is_refused(tmp_path: Path) -> None:

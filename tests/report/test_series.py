@@ -3,7 +3,7 @@
 # pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
 """series: which rows can be compared, and what runs of one recipe are called."""
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,15 +13,10 @@ from frames import CONFIG, frame
 from lengthgen.report.series import select, short
 
 
-def config(**changes: Any) -> dict[str, Any]:
-    plain = json.loads(json.dumps(CONFIG))
-    for key, value in changes.items():
-        *path, last = key.split("__")
-        inner = plain
-        for step in path:
-            inner = inner[step]
-        inner[last] = value
-    return plain
+def config(*, train: Mapping[str, float] | None = None, **scheme: Any) -> dict[str, Any]:
+    """Returns CONFIG with other values of train and of scheme."""
+    both = {"train": {**CONFIG["train"], **(train or {})}, "scheme": {**CONFIG["scheme"], **scheme}}
+    return {**CONFIG, **both}
 
 
 def names(*tables: pd.DataFrame) -> list[str]:
@@ -33,12 +28,8 @@ def notes(*tables: pd.DataFrame) -> list[str]:
     return [note for selection in select(pd.concat(tables)) for note in selection.notes]
 
 
-def test_runs_that_differ_in_the_seed_alone_are_one_series() -> None:
-    assert names(frame(3.0, seeds=(1,)), frame(3.0, seeds=(2,))) == ["rope"]
-
-
 def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
-    other = config(scheme__parts={"rope": {"base": 500000.0}})
+    other = config(parts={"rope": {"base": 500000.0}})
     assert names(frame(3.0), frame(3.0, run="other", config=other)) == [
         "rope (scheme.parts.rope.base=10000)",
         "rope (scheme.parts.rope.base=500000)",
@@ -46,8 +37,7 @@ def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
 
 
 def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
-    parts = {"rope": {"base": 1.5}}
-    other = config(train__lr=0.1, train__clip=1.0, train__beta1=0.9, scheme__parts=parts)
+    other = config(train={"lr": 0.1, "clip": 1.0, "beta1": 0.9}, parts={"rope": {"base": 1.5}})
     found = names(frame(3.0), frame(3.0, run="other", config=other))
     assert "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, s1)" in found
 
@@ -66,18 +56,13 @@ def test_names_tell_model_T_and_tokens_if_they_vary(column: str, value: object, 
     assert name in names(*tables)
 
 
-def test_a_variant_stands_behind_its_scheme() -> None:
-    found = names(frame(3.0), frame(3.0, variant="yarn+window"))
-    assert found == ["rope", "rope + yarn + window"]
-
-
 def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
     four, eight = (
         frame(
             3.0,
             variant="yarn",
             run=f"run{n}",
-            config=config(scheme__variants={"yarn": {"rope": {"factor": n}}}),
+            config=config(variants={"yarn": {"rope": {"factor": n}}}),
         )
         for n in (4, 8)
     )
@@ -87,9 +72,11 @@ def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
     ]
 
 
-def test_schemes_that_are_given_what_belongs_together_are_upper_bounds() -> None:
-    abacus = config(scheme__parts={"abacus": {}})
-    assert names(frame(3.0, scheme="abacus", config=abacus)) == ["abacus (upper bound)"]
+def test_seeds_are_one_series_variants_stand_behind_it_and_what_is_given_pairs_is_a_bound() -> None:
+    abacus = config(parts={"abacus": {}})
+    tables = frame(3.0, seeds=(1,)), frame(3.0, seeds=(2,)), frame(3.0, variant="yarn+window")
+    found = names(*tables, frame(3.0, scheme="abacus", config=abacus))
+    assert found == ["abacus (upper bound)", "rope", "rope + yarn + window"]
 
 
 def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:

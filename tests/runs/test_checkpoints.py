@@ -69,18 +69,16 @@ def test_a_checkpoint_restores_weights_and_moments(tmp_path: Path, trained: Trai
             assert torch.equal(state["optimizer"]["state"][key][name], value)
 
 
-def test_only_the_two_newest_checkpoints_are_kept(tmp_path: Path, trained: Trained) -> None:
-    kept = save(tmp_path, trained, 1, 2, 3, 4)
-    assert [path.name for path in kept] == ["step-00000003", "step-00000004"]
-
-
-def test_the_umask_decides_who_may_read_a_checkpoint(tmp_path: Path, trained: Trained) -> None:
+def test_the_two_newest_are_kept_and_the_umask_decides_who_may_read_them(
+    tmp_path: Path, trained: Trained
+) -> None:
     before = os.umask(0o027)
     try:
-        [folder] = save(tmp_path, trained, 1)
+        kept = save(tmp_path, trained, 1, 2, 3, 4)
     finally:
         os.umask(before)
-    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}
+    assert [path.name for path in kept] == ["step-00000003", "step-00000004"]
+    assert {path.stat().st_mode & 0o777 for path in kept[0].iterdir()} == {0o640}
 
 
 def refused(run_dir: Path) -> str:
@@ -136,14 +134,12 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, trained: Traine
     assert not marker.exists()
 
 
-def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path, trained: Trained) -> None:
+def test_another_run_and_a_folder_that_cannot_be_read_are_named(
+    tmp_path: Path, trained: Trained
+) -> None:
     [folder] = save(tmp_path, trained, 5)
     said = refusal(checkpoints.newest, tmp_path, run="mine")
     assert said.startswith(f"{folder} is of run {RUN}, but config.yaml here of mine")
-
-
-def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, trained: Trained) -> None:
-    save(tmp_path, trained, 5)
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
     (tmp_path / "checkpoints").symlink_to("checkpoints")  # ELOOP, which root has too
     assert "checkpoints: cannot be read (Too many levels" in refused(tmp_path)

@@ -30,11 +30,6 @@ def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> 
         directory.find("there/rope", tmp_path)
 
 
-def test_an_empty_root_says_how_to_make_a_run(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="lengthgen train"):
-        directory.newest(tmp_path)
-
-
 def test_a_run_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     run_dir = directory.newest(tmp_path)

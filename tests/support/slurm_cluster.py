@@ -48,7 +48,6 @@ PreemptMode=REQUEUE
 NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=1000
 NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=1000
 PartitionName=main Nodes=ALL Default=YES State=UP PreemptMode=OFF
-PartitionName=preempted Nodes=ALL State=UP
 PartitionName=graced Nodes=ALL State=UP GraceTime=12
 PartitionName=urgent Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF
 PartitionName=closed Nodes=ALL State=DOWN
@@ -65,7 +64,7 @@ def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()
 
 
 class Cluster(NamedTuple):
-    """Partitions: main, graced (preempted jobs have 12 s left), preempted, urgent, closed."""
+    """Partitions: main, graced (preempted jobs have 12 s left), urgent, closed."""
 
     conf: Path
 

@@ -120,11 +120,10 @@ def test_a_job_at_its_time_limit_stops_with_a_checkpoint_and_is_put_back(
     assert_same_bits(point.run_dir, long_alone)
 
 
-@pytest.mark.parametrize("partition", ["graced", "preempted"])
 def test_a_preempted_job_is_put_back_and_goes_on(
-    cluster: Cluster, tmp_path: Path, cache: Path, long_alone: Path, partition: str
+    cluster: Cluster, tmp_path: Path, cache: Path, long_alone: Path
 ) -> None:
-    (point,) = submitted(tmp_path, cache, *LONG, options=f"time=5,cpus=1,partition={partition}")
+    (point,) = submitted(tmp_path, cache, *LONG, options="time=5,cpus=1,partition=graced")
     until(lambda: steps_of(point) > 5)
     urgent = ["sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--time=1"]
     cluster.ask(*urgent, "--output=/dev/null", "--wrap=true")

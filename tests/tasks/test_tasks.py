@@ -377,15 +377,8 @@ def test_a_scratchpad_writes_its_steps_and_no_result(name: str, seed: int, text:
         short, full = (one.example(length, Random(length)) for one in (plain, rule))
         assert (full.prompt, result_of(full.answer)) == short
         assert set(full.prompt + full.answer) <= set(rule.alphabet)
-
-
-@pytest.mark.parametrize("parts", ["", "C", "IO", "VR", "ICOVR"])
-def test_a_scratchpad_has_the_parts_that_are_asked_in_order(parts: str) -> None:
     steps = [Step("i", "c", "o", "v", "r")] * 2
-    signs = {"I": "i", "C": ":c", "O": "=o", "V": ";v", "R": "|r"}
-    step = "".join(signs[part] for part in parts)
-    assert format_steps(steps, "7", parts=parts) == (f"{step}&{step}#7" if parts else "7")
-    assert format_steps(steps, "7", parts=parts[::-1]) == format_steps(steps, "7", parts=parts)
+    assert format_steps(steps, "7", parts="OI") == "i=o&i=o#7"  # not in another order
 
 
 def test_pcfg_has_the_words_of_its_paper_and_its_example() -> None:
@@ -417,12 +410,10 @@ def test_random_spaces_are_in_training_alone_and_change_no_sum() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "answered"),
     [
-        ("mqar", {"keys": 52, "queries": 1}, 2),
         ("mqar", {"keys": 52, "queries": 20}, 18),
         ("variable_tracking", {"chains": 3}, 3),
         ("frequent_words", {"most": 1}, 1),
         ("selective_copy", {"kept": 3}, 3),
-        ("copy", {"times": 3}, 27),
         ("passkey", {"key_digits": 7}, 7),
     ],
 )
@@ -436,14 +427,11 @@ def test_arguments_decide_how_much_is_answered(
     ("name", "word", "said"),
     [
         ("copy", "alphabet=63", ".alphabet: 63 should be less than or equal to 62"),
-        ("copy", "times=0", ".times: 0 should be greater than or equal to 1"),
         ("copy_replace", "alphabet=1", ": replace=true needs an alphabet of 2 or more"),
-        ("dyck", "kinds=5", ".kinds: 5 should be less than or equal to 4"),
         ("flip_flop", "ignored=1.5", ".ignored: 1.5 should be less than or equal to 1"),
         ("pcfg", "answer=9", ": answer=9 is below 10, twice string=5"),
         ("sort", "scratchpad=IX", ": scratchpad='IX' is not made of ICOVR, each at most once"),
         ("addition_scratchpad", "spaces=0.1", ": a scratchpad goes with plain addition only"),
-        ("addition_reversed", "scratchpad=CO", ": a scratchpad goes with plain addition only"),
     ],
 )
 def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -> None:
@@ -457,15 +445,12 @@ def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -
         ("experiment=alibi_figure1", "experiment=alibi_figure1: task=copy makes its own text; "),
         ("corpus=stdlib", "corpus=stdlib: task=copy makes its own text; drop one of them"),
         ("task.lenght=3", "task.lenght: unknown key; did you mean task.length?"),
-        ("task.length=0", "task.length: 0 should be greater than 0"),
         ("task.longest=2 eval.lengths=[1]", "task.longest=2: copy has no longer tests, and is"),
-        ("task.longest=20 eval.lengths=[21]", "task.longest=20: copy has no longer tests, and is"),
         ("task.arguments.times=x", "task.arguments.times: 'x' should be a valid integer"),
         ("task.kind=copi", "task.kind: no task 'copi'; did you mean copy?"),
         ("+task.arguments.tymes=2", "task.arguments.tymes: unknown key; did you mean task.argum"),
         ("eval.protocols=[tail]", "eval.protocols: tail scores text from left to right, and "),
         ("corpus.tokenizer=bytes", "corpus: a task is read by characters"),
-        ("eval.decode=-1", "eval.decode: -1 should be greater than or equal to 0"),
         ("task=lm eval.decode=2", "eval.decode=2: tests of a task are decoded, and corpus python "),
         ("task=mqar task.longest=53", "task.longest=53: there are 16 different names, and 53 are"),
         ("task=addition_hints task.longest=53", "task.longest=53: hints reach to 51 digits, not "),
