@@ -4,7 +4,6 @@ import itertools
 import math
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,35 +21,12 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation import plan as plans
-from lengthgen.evaluation.scored_text import Cell, Plan
 from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import report
 from lengthgen.runs import status
 from lengthgen.terminal import Progress
-
-LENGTHS = [16, 32, 64]
-
-
-@pytest.fixture(scope="module")
-def planned(corpus: TokenizedCorpus) -> Plan:
-    return plans.plan(small_config("eval.endpoints=6"), corpus)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "lengths"), [("tail", (2, 16, 17, 20, 31, 33, 64)), ("nonoverlap", LENGTHS)]
-)
-def test_every_length_scores_the_same_targets_once_also_where_it_is_no_multiple_of_t(
-    protocol: str, lengths: Sequence[int], planned: Plan
-) -> None:
-    spans = [plans.windows(Cell(protocol, None, length), planned) for length in lengths]
-    targets = [
-        [(s.document, t) for s in at for t in range(s.end - s.scored, s.end)] for at in spans
-    ]
-    each = [*map(sorted, targets)]
-    assert all(scored == each[0] for scored in each)
-    assert len(set(each[0])) == len(each[0]) > 0
 
 
 def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_on() -> None:

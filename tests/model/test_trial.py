@@ -9,7 +9,6 @@ from small import refusal, small_config
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config
-from lengthgen.errors import UserError
 from lengthgen.model.build import create
 from lengthgen.model.trial import try_out
 from lengthgen.pipeline import train_and_evaluate
@@ -40,36 +39,30 @@ class Mine(Part):
 """
 
 FAULTS = {
-    "def bias(self, c): return c.nothing": (
-        r"AttributeError: .*'nothing' \(.*mine\.py, line 24\)$"
-    ),
+    "def bias(self, c): return c.nothing": r"AttributeError: .*'nothing' \(.*mine\.py, line 24\)$",
     "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def bias(self, c): return c.distance()[:, :-1]": r"Error: Mine.bias returns \[8, 7\], ",
     "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
-    "def bias(self, c): return c.distance() * torch.nan": (
-        r"FloatingPointError: loss nan, gradient's norm nan before any update"
-    ),
+    "def bias(self, c): return c.distance() * torch.nan": r"Error: loss nan, gradient's norm nan ",
     "def bias(self, c): return torch.ones(4, 1, 1)": (
         r"ValueError: Mine.bias returns \[4, 1, 1\], not \[H, Q, S\], whose last two here are "
         r"\[8, 8\] \(.*mine\.py, line 23\)$"
     ),
-    "def bias(self, c): return -c.distance()[:1]": r"Error: Mine.bias returns \[1, 8\], ",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
 }
 
 
-def config_of(path: Path, body: str, *overrides: str, base: str = "Part") -> Config:
-    path.write_text(f"{HEAD.replace('Mine(Part)', f'Mine({base})')}    {body}\n")
+def config_of(path: Path, body: str, *overrides: str) -> Config:
+    path.write_text(f"{HEAD}    {body}\n")
     return small_config("scheme=nope", "+scheme.parts.mine={}", *overrides, plugins=[path])
 
 
 @pytest.mark.parametrize("body", FAULTS)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str, precision: str) -> None:
-    config = config_of(tmp_path / "mine.py", body, f"train.precision={precision}")
+def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str) -> None:
+    config = config_of(tmp_path / "mine.py", body, "train.precision=bf16")
     said = refusal(try_out, create(config, vocab_size=12), config)
     assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[body]}", said)
 
@@ -91,28 +84,22 @@ def test_a_part_without_fault_changes_no_model(tmp_path: Path, body: str, length
         assert torch.equal(parameter, before[name])
 
 
-def test_a_fault_is_said_before_a_run_is_begun(tmp_path: Path) -> None:
-    body, root = "def bias(self, c): return c.nothing", f"runtime.root={tmp_path}/runs"
-    config = config_of(tmp_path / "mine.py", body, root)
-    with pytest.raises(UserError, match="AttributeError"):
-        train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    assert not config.run_dir.exists()
+BEFORE = {  # what a configuration has beside rope, and what is said of it before a run is begun
+    "+variants.mine={longrope:{factor:null,lambdas:[1,2]}} eval.variants=[mine]": (
+        r"longrope\.lambdas: 2 numbers"
+    ),
+    "+scheme.parts.p_rope={share:0.001}": r"p_rope\.share=0\.001 .* keeps none",
+    "+scheme.parts.mine={}": r"parts\.mine: AttributeError",
+}
 
 
-@pytest.mark.parametrize(
-    ("requested", "message"),
-    [
-        (
-            ["+variants.mine={longrope:{factor:null,lambdas:[1,2]}}", "eval.variants=[mine]"],
-            r"longrope\.lambdas: 2 numbers",
-        ),
-        (["+scheme.parts.p_rope={share:0.001}"], r"p_rope\.share=0\.001 .* keeps none"),
-    ],
-)
+@pytest.mark.parametrize("words", BEFORE)
 def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(
-    tmp_path: Path, requested: list[str], message: str
+    tmp_path: Path, words: str
 ) -> None:
-    config = small_config("scheme=rope", *requested, f"runtime.root={tmp_path}/runs")
-    with pytest.raises(UserError, match=message):
-        train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    plugin, root = tmp_path / "mine.py", f"runtime.root={tmp_path}/runs"
+    plugin.write_text(f"{HEAD}    def bias(self, c): return c.nothing\n")
+    config = small_config("scheme=rope", *words.split(), root, plugins=[plugin])
+    said = refusal(train_and_evaluate, config, ranks=ALONE, show=QUIET)
+    assert re.search(BEFORE[words], said)
     assert not config.run_dir.exists()

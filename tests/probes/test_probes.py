@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,13 +13,13 @@ from small_corpora import random_corpus
 from torch import Tensor
 
 from lengthgen.data.windows import Endpoint
+from lengthgen.model.attention import attend
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes import attention, bias, position, receptive_field
 from lengthgen.probes.base import ProbeInputs, ProbeText
 from lengthgen.probes.run import build
 from lengthgen.probes.shift_invariance import ShiftInvariance
-from lengthgen.schemes import AttentionContext
 from lengthgen.terminal import Progress
 
 T = 16
@@ -59,6 +60,10 @@ def parts_model(parts: str) -> Transformer:
     return create(config, vocab_size=VOCAB).double().eval()
 
 
+def near(got: list[list[float]], want: Tensor) -> None:
+    torch.testing.assert_close(torch.tensor(got).double(), want, rtol=1e-5, atol=1e-9)
+
+
 def texts(inputs: ProbeInputs, length: int) -> list[tuple[Tensor, Tensor]]:
     """The windows of all endpoints, cut by hand: [length] tokens, and those that follow each."""
     cut: list[tuple[Tensor, Tensor]] = []
@@ -69,37 +74,17 @@ def texts(inputs: ProbeInputs, length: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def dense_weights(model: Transformer, tokens_T: Tensor) -> list[Tensor]:
-    """Every layer's attention weights [H, T, T] by whole matrices, for parts of a few kinds."""
-    c = AttentionContext.of_call(
-        model.shape, tokens_T[None], model.embedding(tokens_T[None]), training=False, generator=None
-    )
-    x, weights, n, H = c.x_BTD[0], list[Tensor](), len(tokens_T), model.shape.n_heads
-    for block, layer in zip(model.blocks, model.scheme.layers, strict=True):
+    """Every layer's attention weights [H, T, T]: what attention makes of values that are I."""
+    weights, n = list[Tensor](), len(tokens_T)
+    x_BTD, c = model.embedded(tokens_T[None], generator=None)
+    for i, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        q, k, v = (
-            y.unflatten(-1, (H, -1)).transpose(0, 1)
-            for y in block.qkv(block.attention_norm(x)).chunk(3, dim=-1)
-        )
-        for part in layer.qk:
-            q, k = (y[0] for y in part.qk(q[None], k[None], c))
-        s = q @ k.transpose(-1, -2) / math.sqrt(model.shape.d_head)
-        for part in layer.bias:
-            added = part.bias(c)
-            s = s if added is None else s + added
-        if layer.weights:  # stick-breaking
-            w = torch.zeros_like(s)
-            for i in range(n):
-                left = torch.ones(H, dtype=s.dtype)
-                for j in reversed(range(i)):
-                    w[:, i, j] = left * s[:, i, j].sigmoid()
-                    left = left * (1 - s[:, i, j].sigmoid())
-                w[:, i, i] = left
-        else:
-            later = torch.ones(n, n, dtype=torch.bool).triu(1)
-            w = s.masked_fill(later, -math.inf).softmax(-1)
-        weights.append(w)
-        x = x + block.attention_out((w @ v).transpose(0, 1).flatten(1))
-        x = x + block.mlp_out(torch.nn.functional.gelu(block.mlp_in(block.mlp_norm(x))))
+        c = replace(c, layer=i, hooks=model.scheme.layers[i])
+        x_BTC, qkv_BTE = block.project(x_BTD, c)
+        at = c.of_queries(x_BTC, n_queries=n)
+        q, k, _ = block.mixed(qkv_BTE, at)
+        weights.append(attend(q, k, torch.eye(n).to(q.dtype).expand(*q.shape[:2], -1, -1), at)[0])
+        x_BTD = block(x_BTD, c, n)
     return weights
 
 
@@ -249,8 +234,7 @@ def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
                         want["relative_entropy"][n, h] += entropy / math.log(i + 1) / 16
                         want["sink"][n, h] += sum(w[:4]) / 16
         for key, values in want.items():
-            got = torch.tensor(row[key], dtype=torch.float64)
-            torch.testing.assert_close(got, values, rtol=1e-5, atol=1e-9)
+            near(row[key], values)
 
 
 def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
@@ -288,8 +272,7 @@ def test_a_bias_that_depends_on_content_is_the_mean_over_windows() -> None:
         gate = torch.nn.functional.logsigmoid(x_TD @ w.T + b)
         for n, d in enumerate(row["distances"]):
             want[:, n] += gate[4 * T - d :].sum(0) / 2
-    got = torch.tensor(row["bias"], dtype=torch.float64)
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-9)
+    near(row["bias"], want)
 
 
 def test_rows_added_to_keys_count_as_their_mean_product_with_the_queries() -> None:
@@ -304,8 +287,7 @@ def test_rows_added_to_keys_count_as_their_mean_product_with_the_queries() -> No
             products = q_HTK @ aK[0, min(d, aK.shape[1] - 1)] / math.sqrt(8)
             want[:, n] += products.mean(-1) / 2
     assert row["kind"] == "relative_keys"
-    got = torch.tensor(row["bias"], dtype=torch.float64)
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-9)
+    near(row["bias"], want)
 
 
 def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
@@ -318,34 +300,10 @@ def test_queries_for_relative_keys_have_what_is_added_to_them() -> None:
     named = dict(model.scheme.named_parameters())
     v, W_R = (next(p for n, p in named.items() if n.endswith(f".{key}")) for key in ("v", "W_R"))
     omega = 10000.0 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)
-    for n, d in enumerate(row["distances"]):
-        R = torch.cat([(d * omega).sin(), (d * omega).cos()])
-        for h in range(4):
-            r = W_R[0].reshape(4, 8, 32)[h] @ R
-            want = (v.reshape(4, 8)[h] @ r / math.sqrt(8)).item()
-            assert row["bias"][h][n] == pytest.approx(want, rel=1e-5, abs=1e-9)
-
-
-def synthetic(n: int, *, seed: int, signal: float) -> tuple[Tensor, Tensor]:
-    """States of one layer, [1, n, 24], noise and a direction that grows with the position y."""
-    draws = torch.Generator().manual_seed(seed)
-    y = torch.rand(n, generator=draws)
-    x = torch.randn(1, n, 24, generator=draws)
-    return x + signal * (y - 0.5)[:, None], y
-
-
-@pytest.mark.slow
-def test_positions_are_read_off_states_and_not_off_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(position, "STEPS", 200)
-    inputs = inputs_of(small_model("nope"))
-    errors = {}
-    for signal in (10.0, 0.0):
-        x, y = synthetic(1000, seed=0, signal=signal)
-        predict = position.fitted(x, y, inputs)
-        x, y = synthetic(1000, seed=1, signal=signal)
-        errors[signal] = (predict(x) - y).abs().mean().item()
-    assert errors[10.0] < 0.05
-    assert errors[0.0] > 0.22
+    theta_NM = torch.tensor(row["distances"])[:, None] * omega
+    R_ND = torch.cat([theta_NM.sin(), theta_NM.cos()], dim=-1)
+    r_HNK = torch.einsum("hkd,nd->hnk", W_R[0].reshape(4, 8, 32), R_ND)
+    near(row["bias"], (r_HNK @ v.reshape(4, 8, 1))[..., 0] / math.sqrt(8))
 
 
 @pytest.mark.slow

@@ -266,13 +266,8 @@ def test_dynamic_bias_is_of_x_transformers(depth: int, distance: Literal["linear
     module = imported("x_transformers.x_transformers")
     torch.manual_seed(0)
     theirs = module.DynamicPositionBias(dim=8, heads=4, depth=depth, log_distance=distance == "log")
-    part = DynamicBias(
-        replace(shape_of(4), d_model=32),
-        width=0.25,
-        depth=depth,
-        distance=distance,
-        share_layers=True,
-    )
+    given: Any = {"width": 0.25, "depth": depth, "distance": distance, "share_layers": True}
+    part = DynamicBias(replace(shape_of(4), d_model=32), **given)
     layers = [one for one in theirs.modules() if isinstance(one, torch.nn.Linear)]
     with torch.no_grad():
         for i, layer in enumerate(layers):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from parts import OwnScores, OwnWeights, Scattered, textbook
-from small import context, rotated, small_config, small_model, some_qkv, some_tokens
+from small import context, layer_of, rotated, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor
 
 from lengthgen.model.attention import BLOCK, attend, blocked, eager, sdpa_by_blocks
@@ -63,16 +63,12 @@ for name in EVERY_HOOK:
     setattr(Recording, name, recorded(name))
 
 
-def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer:
+def model_under(*parts: Part) -> Transformer:
     """Returns a small model with these parts in both its layers."""
-    model = small_model("nope", dtype=dtype)
+    model = small_model("nope")
     named = {f"part{i}": part for i, part in enumerate(parts)}
     model.scheme = Scheme(named, layers=None, n_layers=2)
     return model
-
-
-def layer_of(*parts: Part) -> LayerHooks:
-    return model_under(*parts).scheme.layers[0]
 
 
 def last_queries(c: AttentionContext, n: int) -> AttentionContext:
@@ -159,12 +155,13 @@ def test_every_hook_is_told_of_its_call_its_layer_and_its_block(n_last: int | No
     for block in model.blocks:
         assert isinstance(block, Block)
         block.attention_norm.register_forward_hook(keep)
-    model(tokens, n_last=n_last, generator=generator)
+    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(n_last != 3):
+        model(tokens, n_last=n_last, generator=generator)
     assert {hook for hook, *_ in part.calls} == EVERY_HOOK
     pos, starts = (1 + tokens % 5).cumsum(-1), dict[tuple[str, int], set[int]]()
-    for hook, c, _ in part.calls:
-        told = c.shape, c.length, c.training, c.dtype
-        assert told == (model.shape, LENGTH, n_last is None, torch.float64), hook
+    for hook, c, autocast in part.calls:
+        told = c.shape, c.length, c.training, c.dtype, autocast
+        assert told == (model.shape, LENGTH, n_last is None, torch.float64, False), hook
         assert c.generator is generator, hook
         assert torch.equal(c.tokens_BT, tokens), hook
         if hook in ("positions", "embed"):
@@ -179,14 +176,3 @@ def test_every_hook_is_told_of_its_call_its_layer_and_its_block(n_last: int | No
         for i, first in ((0, 0), (1, LENGTH - n_last if n_last else 0)):
             step = LENGTH if hook == "qk" else BLOCK
             assert starts[hook, i] == set(range(first, LENGTH, step)), hook
-
-
-@pytest.mark.parametrize("grad", [True, False])
-def test_autocast_is_off_in_every_hook(grad: bool) -> None:
-    part = Recording(SHAPE)
-    model = model_under(part, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(grad):
-        model(some_tokens(LENGTH))
-    assert {(hook, autocast) for hook, _, autocast in part.calls} == {
-        (h, False) for h in EVERY_HOOK
-    }

@@ -69,12 +69,6 @@ def test_learned_rows_continue_past_t_as_they_say(beyond: str, want: list[float]
     assert torch.equal(part.lookup(torch.arange(4), 4), part.table)
 
 
-def test_learned_rows_have_no_value_past_t_by_default() -> None:
-    part = LearnedAbsolute(SHAPE, beyond="na")
-    assert part.unsupported_reason(4) is None
-    assert part.unsupported_reason(5) == "learned_absolute has 4 rows and beyond=na"
-
-
 def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
     config = small_config(
         "scheme=rope", "+scheme.parts.alibi.beyond=extend", "scheme.layers=[[rope],[alibi],[]]"
@@ -111,15 +105,9 @@ SMALL = small_config().shape  # T = 16
 Evaluation = Literal["random", "arange", "linspace"]
 
 
-def draw(
-    length: int,
-    seed: int,
-    *,
-    maximum: float = 32,
-    evaluation: Evaluation = "random",
-    training: bool = False,
-) -> Tensor:
-    part = Randomized(SMALL, maximum=maximum, evaluation=evaluation)
+def draw(length: int, seed: int, *, training: bool = False, **changed: Any) -> Tensor:
+    given: dict[str, Any] = {"maximum": 32, "evaluation": "random", **changed}
+    part = Randomized(SMALL, **given)
     tokens, x = torch.zeros(2, length, dtype=torch.long), torch.zeros(2, length, SMALL.d_model)
     generator = torch.Generator().manual_seed(seed)
     c = AttentionContext.of_call(SMALL, tokens, x, training=training, generator=generator)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lengthgen.model.attention import attend, blocked, eager
 from lengthgen.model.layer_state import StateTransformer
-from lengthgen.model.transformer import Block, Transformer
+from lengthgen.model.transformer import Block
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
@@ -67,15 +67,6 @@ def loops(part: Rows, q: Tensor, k: Tensor, v: Tensor, c: AttentionContext) -> T
     return (w[..., None] * (v[:, :, None] + rows)).sum(-2)
 
 
-def at(queries: int, *others: Part) -> AttentionContext:
-    """Returns the context of the last queries of a call, with the coordinates of a part."""
-    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    for part in others:
-        pos = part.positions(c.tokens_BT, c)
-        c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
-    return replace(c, q_pos=c.pos[..., LENGTH - queries :], rows=slice(LENGTH - queries, LENGTH))
-
-
 @given(
     heads=st.sampled_from([1, 4]),
     n_distances=st.integers(1, LENGTH + 20),
@@ -88,12 +79,15 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     heads: int, n_distances: int, queries: int, scattered: bool, offset: bool, block: int
 ) -> None:
     part = Rows(n_distances, heads=heads, offset=offset)
-    others = [Scattered(SHAPE)] * scattered
-    c = replace(at(queries, *others), hooks=layer_of(part, *others))
+    others, rows = [Scattered(SHAPE)] * scattered, slice(LENGTH - queries, LENGTH)
+    c = context(small_model("nope"), LENGTH, dtype=torch.float64)
+    pos = others[0].positions(c.tokens_BT, c) if others else c.pos
+    c = replace(c, pos=pos, q_pos=pos[..., rows], k_pos=pos, rows=rows)
+    c = replace(c, hooks=layer_of(part, *others))
     leaves = [*some_qkv(LENGTH, dtype=torch.float64), *part.parameters()]
     for leaf in leaves[:3]:
         leaf.requires_grad_()
-    q, k, v = leaves[0][:, :, LENGTH - queries :], leaves[1], leaves[2]
+    q, k, v = leaves[0][:, :, rows], leaves[1], leaves[2]
     want = loops(part, q, k, v, c)
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
@@ -135,20 +129,18 @@ class Carrying(LayerState):
         return c.state_BSE[:, c.rows] + mean_BQE - 2 * added_BQD
 
 
-def model_under(*parts: Part, dtype: torch.dtype = torch.float64) -> Transformer:
-    """Returns the model of small_model("nope"), with blocks that carry a state."""
-    model = StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB)
-    model.load_state_dict(small_model("nope").state_dict())
-    model.scheme = Scheme({f"part{i}": p for i, p in enumerate(parts)}, layers=None, n_layers=2)
-    return model.to(dtype).eval()
-
-
 @pytest.mark.parametrize(("grad", "n_last"), [(True, None), (False, 3)])
 def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_network_adds(
     grad: bool, n_last: int | None
 ) -> None:
     part, tokens, added = Carrying(SMALL), some_tokens(TWO_BLOCKS), []
-    model = model_under(part)
+    plain, model = (
+        small_model("nope"),
+        StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB),
+    )
+    model.load_state_dict(plain.state_dict())
+    model.scheme = Scheme({"carrying": part}, layers=None, n_layers=2)
+    model = model.double().eval()
     block = model.blocks[0]
     assert isinstance(block, Block)
     block.mlp_out.register_forward_hook(lambda _module, _inputs, out: added.append(out))
@@ -168,5 +160,4 @@ def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_networ
     assert torch.equal(got_added, added[0])
     assert torch.equal(part.states[0], x)
     close(part.states[1], x + mean - 2 * added[0], atol=1e-12)
-    plain = small_model("nope")
     close(out, plain(tokens, n_last=n_last), atol=1e-12)  # what is carried alone changes nothing

@@ -78,43 +78,31 @@ def same(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
 
 
-LONG: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
-
-
 @pytest.mark.parametrize("s", [1.0, 2.0, 8.0, 32.0])
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: float) -> None:
     n, rotated = int(s * T), int(64 * share)
-    partial: dict[str, Any] = {"partial_rotary_factor": share, "factor": s}
-
-    want, factor = of_transformers("linear", n, **partial)
-    same(scaled(Pi(T512, factor=None), n, n_rotated=rotated), want)
-    assert factor == 1
-
-    want, factor = of_transformers("yarn", n, **LONG, **partial)
-    yarn = Yarn(T512, factor=None, beta_fast=32, beta_slow=1)
-    same(scaled(yarn, n, n_rotated=rotated), want)
-    assert logit_factor(yarn, n) == pytest.approx(factor**2, rel=1e-12)
-
-    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    want, factor = of_transformers("llama3", n, **LONG, **bands, **partial)
-    part = Llama3(T512, factor=None, **bands)
-    same(scaled(part, n, n_rotated=rotated), want)
-    assert factor == 1
-
+    bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     lambdas = [1 + m / 8 for m in range(rotated // 2)]
-    by_length = {"short_factor": [1.0] * len(lambdas), "long_factor": lambdas}
-    want, factor = of_transformers("longrope", n, **LONG, **by_length, **partial)
-    part = Longrope(T512, factor=None, lambdas=lambdas)
-    same(scaled(part, n, n_rotated=rotated), want)
-    assert logit_factor(part, n) == pytest.approx(factor**2, rel=1e-12)
-
     d = math.ceil(0.179246 * rotated)  # 3 turns within 512: 2 pi 10000^(2m/r) = 512 / 3
-    by_length["long_factor"] = [s ** min(m / d, 1) for m in range(rotated // 2)]
-    want, factor = of_transformers("longrope", n, **LONG, **by_length, **partial)
-    part = Longrope2(T512, factor=None, critical_turns=3, excess=1)
-    same(scaled(part, n, n_rotated=rotated), want)
-    assert logit_factor(part, n) == pytest.approx(factor**2, rel=1e-12)
+    lambdas_2 = [s ** min(m / d, 1) for m in range(rotated // 2)]
+    long: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
+    near = {**long, "short_factor": [1.0] * len(lambdas)}
+    cases: list[tuple[Part, str, dict[str, Any]]] = [
+        (Pi(T512, factor=None), "linear", {}),
+        (Yarn(T512, factor=None, beta_fast=32, beta_slow=1), "yarn", long),
+        (Llama3(T512, factor=None, **bands), "llama3", {**long, **bands}),
+        (
+            Longrope(T512, factor=None, lambdas=lambdas),
+            "longrope",
+            {**near, "long_factor": lambdas},
+        ),
+        (longrope2(T512, factor=None, turns=3), "longrope", {**near, "long_factor": lambdas_2}),
+    ]
+    for part, kind, arguments in cases:
+        want, factor = of_transformers(kind, n, partial_rotary_factor=share, factor=s, **arguments)
+        same(scaled(part, n, n_rotated=rotated), want)
+        assert logit_factor(part, n) == pytest.approx(factor**2, rel=1e-12)
 
 
 @pytest.mark.parametrize("f", [1.0, 2.0, 8.0])
@@ -193,7 +181,7 @@ def every_scaling(factor: float | None, of: ModelDims = T512, **more: int) -> li
     return [kind(of, factor=factor, **each, **more) for kind, each in SCALINGS.items()]
 
 
-def longrope2(of: ModelDims, *, factor: float, turns: float) -> Longrope2:
+def longrope2(of: ModelDims, *, factor: float | None, turns: float) -> Longrope2:
     return Longrope2(of, factor=factor, critical_turns=turns, excess=1.0)
 
 

@@ -57,7 +57,7 @@ def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
 def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     """Returns a configuration of a model that trains in a second.
 
-    Hydra composes what is chosen, once; plain values are then set without it, which is quick.
+    Hydra composes what is chosen, once; a scheme and plain values are set without it, quickly.
     """
     chosen = tuple(w for w in overrides if w.startswith(CHOICES))
     values = [w for w in overrides if w not in chosen]
@@ -76,7 +76,11 @@ def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
 
 @cache
 def _composed(*chosen: str) -> Config:
-    return valid([*SMALL, *chosen])
+    name = chosen[0].removeprefix("scheme=") if len(chosen) == 1 else ""
+    if name not in choices("scheme", config_dir=None):
+        return valid([*SMALL, *chosen])
+    scheme = compose.defaults()["scheme"] | load("scheme", name, config_dir=None)
+    return validate(from_plain(to_plain(_composed()) | {"scheme": scheme}))
 
 
 def valid(words: Sequence[str]) -> Config:

@@ -55,11 +55,9 @@ def descendants(pid: int) -> list[int]:
     return [each for child in children for each in (child, *descendants(child))]
 
 
-def take_steps(
-    state: State, windows: TrainingWindows, *, n: int = 1, compiled: bool = False
-) -> list[float]:
+def take_steps(state: State, windows: TrainingWindows, *, n: int = 1) -> list[float]:
     """Takes optimizer steps in this process, and returns the nats of each."""
-    loss, nats = loss_of(state, ranks=ALONE, compiled=compiled), list[float]()
+    loss, nats = loss_of(state, ranks=ALONE, compiled=False), list[float]()
     for _ in range(n):
         batch = batch_of(state, windows, ranks=ALONE)
         nats.append(float(launch_step(state, batch, ranks=ALONE, loss=loss)))
