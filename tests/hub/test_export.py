@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,7 +18,6 @@ from commands import Shell
 from hub_stub import serving
 from safetensors.torch import load_file, save_file
 from small import close, refusal, small_config
-from torch import Tensor
 from trained import ALONE, QUIET
 
 from lengthgen.config import plugins
@@ -61,14 +60,9 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
     "learned": ("gpt2", ["scheme=learned_absolute", "model.biases=[norm,qkv]"]),
     "bpe": (OWN, ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"]),
     "sampled": (OWN, ["scheme=randomized_rope"]),
-    "no family": (OWN, ["scheme=sinusoidal", "model.parallel_residual=true"]),
     "in some layers": (OWN, ["scheme=rnope_swa"]),
     "plugin": (OWN, ["scheme=nope", "+scheme.parts.slope={}"]),
 }
-
-
-def config_of(root: Path, *overrides: str, plugins: Sequence[Path] = ()) -> Config:
-    return small_config(f"runtime.root={root}/runs", *overrides, plugins=plugins)
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +75,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
         files = [root / "mine.py"] if name == "plugin" else []
         shorter = ["train.tokens=256", "eval.lengths=[16]"]  # of all but one the weights will do
         size = [] if name == "rotary" else shorter
-        found[name] = config_of(root, *overrides, *size, plugins=files)
+        found[name] = small_config(f"runtime.root={root}/runs", *overrides, *size, plugins=files)
         train_and_evaluate(found[name], ranks=ALONE, show=QUIET)
     return found
 
 
-def exported(config: Config, folder: Path, *, license: str | None = None) -> Path:
+def exported(config: Config, folder: Path) -> Path:
     read = config_of_run(config.run_dir, {})
-    return export(read, config.run_dir, folder, license=license, say=QUIET.say)
+    return export(read, config.run_dir, folder, license=None, say=QUIET.say)
 
 
 @pytest.fixture
@@ -106,20 +100,8 @@ def card_of(folder: Path) -> str:
     return (folder / "README.md").read_text()
 
 
-def own_logits(config: Config) -> Tensor:
-    """The logits of the run's own checkpoint, for the text of the card's lines, on one thread."""
-    opened = evaluator.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
-    torch.set_num_threads(1)  # as in the other process: how sums are divided rounds them
-    model = opened.model.requires_grad_(False)
-    corpus = opened.plan.corpus
-    ids = read_tokenizer(corpus.tokenizer_path).encode(TEXT, add_special_tokens=False).ids
-    front = [] if corpus.bos_id is None else [corpus.bos_id]
-    tokens = torch.tensor([front + ids])
-    return model.logits(model(tokens, generator=torch.Generator()))
-
-
 @pytest.mark.parametrize("name", CHOSEN)
-def test_the_lines_of_the_card_give_the_runs_own_logits(
+def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logits(
     name: str, trained: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, (kind, _) = trained[name], CHOSEN[name]
@@ -128,11 +110,27 @@ def test_the_lines_of_the_card_give_the_runs_own_logits(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(MODULES, str(tmp_path))
     assert json.loads(Path("model/config.json").read_text())["model_type"] == kind
-    want = own_logits(config)
+    opened = evaluator.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
+    torch.set_num_threads(1)  # how sums are divided rounds them
+    model, corpus = opened.model.requires_grad_(False), opened.plan.corpus
+    tokenizer = read_tokenizer(corpus.tokenizer_path)
+    front = [] if corpus.bos_id is None else [corpus.bos_id]
+    tokens = torch.tensor([front + tokenizer.encode(TEXT, add_special_tokens=False).ids])
+    want = model.logits(model(tokens, generator=torch.Generator()))
     assert want.std() > 0.1
+    ids = corpus.train.document(0)[:20].tolist()
+    text = tokenizer.decode(ids)
     *theirs, ours = re.findall(r"```python\n(.*?)```", card_of(Path("model")), re.DOTALL)
+    monkeypatch.setattr(plugins, "_GIVEN", {})  # as in another process
+    if name == "plugin":  # whose code runs if the caller names it, as the lines do
+        (code,) = Path("model/plugins").iterdir()
+        assert code.read_text() == MINE
+        with pytest.raises(UserError, match=f"a plugin is needed; .* --plugin {code}"):
+            load(Path("model"))
     own = names_of(ours)
     assert torch.equal(own["logits"], want)
+    assert own["tokenizer"].encode(text).ids == front + ids
+    assert own["tokenizer"].decode(front + ids) == text
     tokens = torch.randint(200, (2, 16 if kind == "gpt2" else 64))
     model = own["model"].double()  # rounding aside; transformers computes angles in fp32
     longer = model.logits(model(tokens, generator=torch.Generator()))
@@ -140,6 +138,9 @@ def test_the_lines_of_the_card_give_the_runs_own_logits(
         assert ("trust_remote_code" in lines) == (kind == OWN)
         names = names_of(lines)
         close(names["logits"].detach(), want, atol=1e-5)
+        assert names["tokenizer"](text)["input_ids"] == front + ids
+        special = names["tokenizer"].bos_token_id, names["tokenizer"].eos_token_id
+        assert special == (corpus.bos_id, corpus.bos_id)
         close(names["model"].double()(tokens).logits.detach(), longer, atol=1e-5)
 
 
@@ -192,13 +193,18 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
     assert settings["train"] == run.train.model_dump()
 
 
-def test_an_unfinished_run_is_exported_as_such(run: Config, tmp_path: Path, shell: Shell) -> None:
+def test_the_command_finds_a_run_by_name_and_says_that_it_is_unfinished(
+    run: Config, tmp_path: Path, shell: Shell
+) -> None:
     shutil.rmtree(status.checkpoint_folders(run.run_dir)[-1])
     (run.run_dir / "DONE").unlink()
-    ran = shell.run("export", str(run.run_dir), str(tmp_path / "model"))
-    assert ran.code == 0
+    ran = shell.run("export", "rope", "model", "--license", "apache-2.0")
+    assert (ran.code, ran.out) == (0, f"{tmp_path}/model\n")
     assert f"{run.run_id} is unfinished: this is step 6 of 8" in ran.err
     card = card_of(tmp_path / "model")
+    said = yaml.safe_load(card.split("---\n", 2)[1])
+    assert (said["library_name"], said["license"]) == ("transformers", "apache-2.0")
+    assert "rope" in said["tags"]
     assert "It is unfinished: step 6 of 8." in card
     assert "Not measured." in card  # the rows are of the last checkpoint
 
@@ -213,44 +219,11 @@ def test_no_text_of_a_row_becomes_markup_of_the_card(run: Config, tmp_path: Path
     assert "<img" not in card
 
 
-@pytest.mark.parametrize("name", ["rotary", "bpe", "without bos"])
-def test_a_text_begins_as_in_training(
-    name: str, trained: dict[str, Config], tmp_path: Path
-) -> None:
-    config = trained[name]
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
-    folder = exported(config, tmp_path / "model")
-    tokenizer = load(folder).tokenizer
-    ids = corpus.train.document(0)[:20].tolist()
-    text = read_tokenizer(corpus.tokenizer_path).decode(ids)
-    front = [] if corpus.bos_id is None else [corpus.bos_id]
-    assert tokenizer.encode(text).ids == front + ids
-    assert tokenizer.decode(tokenizer.encode(text).ids) == text
-    theirs = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    assert theirs(text)["input_ids"] == front + ids
-    assert (theirs.bos_token_id, theirs.eos_token_id) == (corpus.bos_id, corpus.bos_id)
-
-
-def test_an_empty_folder_is_taken_and_a_full_one_is_left_as_is(run: Config, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    exported(run, folder)
-    before = (folder / "README.md").read_bytes()
-    with pytest.raises(UserError, match="model is there already; give a new or empty folder"):
-        exported(run, folder)
-    assert (folder / "README.md").read_bytes() == before
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(run: Config, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/model: cannot be written \(Not a directory\)"):
-        exported(run, tmp_path / "file" / "model")
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
+def test_an_empty_folder_is_taken_and_a_file_is_no_folder(run: Config, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    folder = exported(run, tmp_path / "model")
+    with pytest.raises(UserError, match=r"README.md/x: cannot be written \(Not a directory\)"):
+        exported(run, folder / "README.md/x")
 
 
 def other_weights(path: Path) -> None:
@@ -262,15 +235,13 @@ def changed(path: Path, **change: Any) -> None:
     path.write_text(json.dumps({"lengthgen": {**about_of(path.parent), **change}}))
 
 
-DIFFERS = "safetensors differs from the sha256 in config.json"
 DAMAGED: list[tuple[str, Callable[[Path], object], str]] = [
     ("config.json", Path.unlink, "model is no exported model: it has no config.json; "),
     ("model.safetensors", Path.unlink, "model is no exported model: it has no model.safetensors"),
     ("tokenizer.json", Path.unlink, "model is no exported model: it has no tokenizer.json; "),
     ("config.json", partial(changed, format=2), "config.json: lengthgen.format: 2 should be 1"),
     ("config.json", partial(changed, _target_="x"), "config.json: lengthgen._target_: unknown key"),
-    ("model.safetensors", flip, DIFFERS),
-    ("model.safetensors", other_weights, DIFFERS),
+    ("model.safetensors", other_weights, "differs from the sha256 in config.json"),
 ]
 
 
@@ -288,29 +259,6 @@ def test_a_folder_that_is_no_export_or_was_changed_is_refused_in_one_line(
     folder = Path(shutil.copytree(good, tmp_path / "model"))
     harm(folder / name)
     assert message in refusal(load, folder)
-
-
-def test_code_that_comes_along_runs_only_if_the_caller_names_it(
-    trained: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = exported(trained["plugin"], tmp_path / "model")
-    (code,) = (folder / "plugins").iterdir()
-    assert code.read_text() == MINE
-    monkeypatch.setattr(plugins, "_GIVEN", {})
-    with pytest.raises(UserError, match=f"a plugin is needed; .* --plugin {code}"):
-        load(folder)
-    load(folder, plugins=[code])
-
-
-def test_the_command_finds_runs_by_name_and_prints_the_folder(
-    run: Config, tmp_path: Path, shell: Shell
-) -> None:
-    ran = shell.run("export", "rope", "model", "--license", "apache-2.0")
-    assert (ran.code, ran.out) == (0, f"{tmp_path}/model\n")
-    _, text, _ = card_of(tmp_path / "model").split("---\n", 2)
-    said = yaml.safe_load(text)
-    assert (said["library_name"], said["license"]) == ("transformers", "apache-2.0")
-    assert "rope" in said["tags"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "qwen3": {**SHARED, "head_dim": 10},
     "mistral": {**SHARED, "sliding_window": 9},
+    "mistral without a window": {**SHARED, "sliding_window": None},
     "smollm3": {**SHARED, "num_hidden_layers": 5},
     "cohere2": {**SHARED, "num_hidden_layers": 5, "sliding_window": 9},
     "gpt_neox": {**LLAMA, "hidden_size": 48},
@@ -179,11 +180,6 @@ def test_rope_scaling_as_older_files_write_it_is_the_same_model(save: Callable[.
     (folder / "config.json").write_text(json.dumps(plain))
     want = logits(theirs, some_tokens(T))
     close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
-
-
-def test_a_window_of_null_is_none(save: Callable[..., Path]) -> None:
-    run_dir = run_of(save(their_model("mistral", sliding_window=None)))
-    assert [*directory.load_config(run_dir).scheme.parts] == ["rope"]
 
 
 @pytest.mark.slow

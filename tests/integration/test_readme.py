@@ -60,14 +60,15 @@ def runnable() -> dict[str, list[str]]:
 
 RUNNABLE = runnable()
 
-SMALLER = {  # than the pages say: two processes, points that are done or one scheme, short texts
-    "--gpus 8": "--gpus 2",
+SMALLER = {  # than the pages say: one process, points that are done or one scheme, short texts
+    "--gpus 8": "--gpus 1",
     "--nproc-per-node 8": "--nproc-per-node 1",
     "scheme=rope,alibi,kerple seed=1,2,3": "scheme=rope seed=2",
     "scheme=rope,alibi,kerple seed=1,2": "scheme=rope,alibi seed=1",  # done: tune runs points
     "glob(*rope*)' 'seed=range(1,3)": "glob(rop*)' 'seed=range(1,2)",
     "rope,alibi train.lr=2e-3,4e-3,8e-3": "rope train.lr=2e-3,4e-3",
-    "rope,alibi seed=1,2 train.tuned": "rope seed=1 train.tuned",
+    "rope,alibi seed=1,2 train.tuned": "rope seed=1 --dry-run train.tuned",
+    "scheme=my_bias seed=1,2,3": "scheme=my_bias seed=1",
     "task=copy,sort scheme=nope,rope": "task=addition scheme=nope",
     "books/*.parquet, ": "",  # which are the reader's own
     "bench rope alibi cope": "bench nope --rounds 1 --lengths 16",  # a process each

@@ -66,38 +66,29 @@ def written(rows: pd.DataFrame, out: Path, **options: Any) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    return written(rows_of(), tmp_path_factory.mktemp("report"))
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(rows_of(), tmp_path_factory.mktemp("report"))["report.html"].decode()
 
 
-def test_a_report_has_page_tables_curves_figures_rows_and_manifest(files: dict[str, bytes]) -> None:
-    assert {*files} >= {
+def test_a_folder_of_a_report_gives_its_bytes_again(tmp_path: Path) -> None:
+    first = written(rows_of(), tmp_path / "a")
+    again = written(load.load([tmp_path / "a"]), tmp_path / "b")
+    assert {*first} >= {
         *("report.html", "table.md", "curves.csv", "curve.svg", "gain.svg"),
         *("rows.parquet", "manifest.json"),
     }
-
-
-def test_the_same_rows_give_the_same_bytes(files: dict[str, bytes], tmp_path: Path) -> None:
-    again = written(rows_of(), tmp_path)
-    assert {name for name in files if again[name] != files[name]} == set()
-
-
-def test_a_folder_is_read_like_the_runs_it_was_made_of(tmp_path: Path) -> None:
-    first = written(rows_of(), tmp_path / "a")
-    again = written(load.load([tmp_path / "a"]), tmp_path / "b")
     assert {name for name in first if again[name] != first[name]} == set()
 
 
-def test_the_page_holds_its_figures_and_loads_and_runs_nothing(files: dict[str, bytes]) -> None:
-    page = Elements(files["report.html"].decode())
-    assert "script" not in page.tags
-    assert not any(name.startswith("on") for name in page.attributes)
-    assert all(link.startswith(("data:", "#")) for link in page.links)
-    assert page.tags.count("img") >= 2
+def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
+    elements = Elements(page)
+    assert "script" not in elements.tags
+    assert not any(name.startswith("on") for name in elements.attributes)
+    assert all(link.startswith(("data:", "#")) for link in elements.links)
+    assert elements.tags.count("img") >= 2
 
 
-def test_the_page_shows_the_curve_sentences_and_verdicts(files: dict[str, bytes]) -> None:
-    page = files["report.html"].decode()
+def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     order = ('alt="Perplexity by context length', "alibi neither", "<h3>Verdicts", "<h2>Method")
     places = [page.index(text) for text in order]
     assert places == sorted(places)
@@ -132,12 +123,6 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
     assert re.search(r"^\| rope .*\bharmed \|$", text, re.MULTILINE)
 
 
-def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
-    rows = rows_of()
-    chosen = report.matching(rows, ["scheme=rope", "seed=2"])
-    assert set(chosen["run"]) == {"rope-s2"}
-
-
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [
@@ -146,8 +131,12 @@ def test_runs_are_chosen_by_the_words_that_trained_them() -> None:
         (["scheme=rope", "train.lr=3e-3", "seed=9"], "seed=9: no run here has this value"),
     ],
 )
-def test_what_no_run_meets_is_named(conditions: list[str], said: str) -> None:
-    assert said in refusal(report.matching, rows_of(), conditions)
+def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
+    conditions: list[str], said: str
+) -> None:
+    rows = rows_of()
+    assert set(report.matching(rows, ["scheme=rope", "seed=2"])["run"]) == {"rope-s2"}
+    assert said in refusal(report.matching, rows, conditions)
 
 
 def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:

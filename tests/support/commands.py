@@ -113,10 +113,6 @@ def train_words(root: Path, *more: str) -> list[str]:
     return ["train", *SMALL, f"runtime.root={root}", *more]
 
 
-def eval_words(root: Path, *more: str) -> list[str]:
-    return ["eval", f"runtime.root={root}", "runtime.threads=1", *more]
-
-
 def one_run(root: Path) -> Path:
     """Returns the directory of the only run of RoPE."""
     (run_dir,) = root.glob("rope-*")

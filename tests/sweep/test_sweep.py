@@ -10,7 +10,6 @@ from commands import Shell
 from small import MEASURED_AT_T, SMALL, refusal, smaller
 
 from lengthgen.config import schema
-from lengthgen.errors import UserError
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
@@ -53,7 +52,6 @@ def test_the_last_override_varies_fastest() -> None:
         (["runtime.log_every=1,2"], "runtime.log_every=1 and runtime.log_every=2 are one run, rop"),
         (["seed=1,1"], "rope-tiny-synthetic-s1-"),
         (["scheme=rope,alib", "seed=1,2"], "scheme=alib: no such scheme; did you mean alibi?"),
-        (["model.n_heads=3"], "model.d_model=32 is not a multiple of"),
     ],
 )
 def test_a_grid_with_a_mistake_is_refused(overrides: list[str], said: str) -> None:
@@ -136,12 +134,10 @@ def test_what_is_settled_or_at_work_is_not_run() -> None:
         (8, "", {}, [(1, ())] * 8),
         (8, "", {"n_points": 3}, [(2, ())] * 3),
         (8, "", {"jobs": 2}, [(4, ())] * 2),
-        (8, "", {"gpus": 4}, [(1, ())] * 2),
         (2, "", {"jobs": 4}, [(1, ())] * 4),
         (8, "ab", {}, [(4, ("a",)), (4, ("b",))]),
         (8, "ab", {"jobs": 4}, [(2, ("a",)), (2, ("b",)), (2, ("a",)), (2, ("b",))]),
         (8, "abcd", {"gpus": 2}, [(2, ("a", "b")), (2, ("c", "d"))]),
-        (8, "abc", {"gpus": 2}, [(4, ("a", "b"))]),
         (8, "ab", {"jobs": 1}, [(8, ("a",))]),
     ],
 )
@@ -153,27 +149,23 @@ def test_cores_and_gpus_are_divided_among_the_runs(
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
-    with pytest.raises(UserError, match="--gpus: 3 requested for one run, 2 in this machine"):
-        slots(8, ["a", "b"], jobs=None, gpus=3, n_points=100)
+    said = refusal(slots, 8, ["a", "b"], jobs=None, gpus=3, n_points=100)
+    assert said == "--gpus: 3 requested for one run, 2 in this machine"
 
 
 REFUSED = {
     "sweep --slurm time=5 --jobs 2": "--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N",
-    "sweep --slurm time": "--slurm: time: '' should be a valid integer",
     "sweep --slurm partition=main": "--slurm: time: a value is required; give time=VALUE",
     "sweep --slurm time=5,gpu=2": "--slurm: gpu: unknown key; did you mean gpus?",
     "sweep --slurm time=5,cpus=0": "--slurm: cpus: '0' should be greater than 0",
-    "sweep --jobs two": "'--jobs': Input should be a valid integer",
     "sweep --search 2": "--search: no key has several values; give",
     "sweep seed=1,2 --search 2 --slurm time=5": "--search: each point depends on",
     "sweep seed=1,2 eval.max_context=8 --search 2": "eval.max_context=8: a choice by the loss at T",
     "tune": "train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3",
-    "tune seed=1,2": "train.lr: one value leaves no choice",
     "tune train.lr=1,2 model.d_ff=32,64": "model.d_ff: rates are chosen for one value of it; give",
     "tune train.lr=1,2 eval.lengths=[16]": "eval.lengths=[16]: a choice by the loss at T sets this",
     "tune train.lr=1,2 +corpus.held_out=tuning": "+corpus.held_out=tuning: a choice by",
     "tune train.lr=1,2 train.tuned=a.yaml": "train.tuned=a.yaml: a choice by the loss",
-    "tune train.lr=1,2 scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
     "tune train.lr=1,2 --jobs two": "'--jobs': Input should be a valid",
 }
 
@@ -197,21 +189,17 @@ def test_a_device_that_is_not_here_is_refused_at_once(shell: Shell, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "given"),
+    ("text", "given", "warning"),
     [
-        ("time=60", {"time": 60}),
-        ("time=1:00:01,partition=main", {"time": 61, "partition": "main"}),
-        ("time=1-02:00:00, gpus = 2", {"time": 26 * 60, "gpus": 2}),
+        ("time=1", {"time": 1}, "USR2@15"),  # not before the job has begun
+        ("time=1:00:01,partition=main", {"time": 61, "partition": "main"}, "USR2@120"),
+        ("time=1-02:00:00, gpus = 2", {"time": 26 * 60, "gpus": 2}, "USR2@120"),
     ],
 )
-def test_options_of_slurm_are_read(text: str, given: dict[str, object]) -> None:
-    assert slurm.options(text).model_dump(exclude_unset=True) == given
-
-
-@pytest.mark.parametrize(("minutes", "warning"), [(1, "USR2@15"), (600, "USR2@120")])
-def test_no_limit_is_warned_of_before_the_job_has_begun(minutes: int, warning: str) -> None:
-    parameters = slurm.options(f"time={minutes}").sbatch
-    assert parameters["additional_parameters"]["signal"] == warning
+def test_options_of_slurm_are_read(text: str, given: dict[str, object], warning: str) -> None:
+    options = slurm.options(text)
+    assert options.model_dump(exclude_unset=True) == given
+    assert options.sbatch["additional_parameters"]["signal"] == warning
 
 
 def test_a_job_trains_with_the_cpus_and_gpus_and_in_the_precision_of_its_submission() -> None:
