@@ -35,19 +35,19 @@ TESTS = {
     "config": 675,  # odd files, equal paths, names as in papers, offers that parse
     "data": 1265,  # odd files and paths, formats, a Hub on this machine
     "encoder_decoder": 310,
-    "evaluation": 805,
+    "evaluation": 775,
     "hub": 680,  # families in and out, a Hub on this machine
     "integration": 685,
-    "model": 895,
-    "probes": 570,
+    "model": 785,
+    "probes": 520,
     "report": 1180,  # 1335; what figures are drawn of; the width of the page in a browser
     "runs": 745,  # files that cannot be read
-    "schemes": 2650,
+    "schemes": 2550,
     "support": 1165,  # 1180; a W&B, a Slurm and a Hub on this machine
     "sweep": 790,  # the search by Optuna
     "tasks": 1070,
     "tracking": 265,  # files, report and sweeps of W&B, TensorBoard
-    "training": 625,  # Muon, dropout
+    "training": 560,  # Muon, dropout
     "api, conftest, escaping, terminal": 455,  # 470; run and corpus that tests share, Markdown
     "generation": 170,
 }

@@ -10,7 +10,6 @@ from repository import example
 from small import small_config
 from trained import ALONE, QUIET
 
-from lengthgen.config.plugins import give
 from lengthgen.errors import UserError
 from lengthgen.files import read_rows, write_rows
 from lengthgen.pipeline import train_and_evaluate
@@ -137,10 +136,3 @@ def test_a_file_is_a_probe(run_dir: Path, shell: Shell) -> None:
     assert (run_dir / "probes" / "uncertainty.png").exists()
     listed = shell.run("list", "probes", *own).out
     assert "\nuncertainty\tThe mean entropy of the prediction" in listed
-
-
-def test_two_probes_of_one_name_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "bias.py"
-    file.write_text(FILE.replace("Uncertainty", "Bias"))
-    with pytest.raises(UserError, match=r"probe bias is defined twice, in .*; rename one of"):
-        probes.registry(give([file]))
