@@ -38,11 +38,11 @@ TESTS = {
     "evaluation": 775,
     "hub": 680,  # families in and out, a Hub on this machine
     "integration": 685,
-    "model": 785,
+    "model": 770,
     "probes": 520,
     "report": 1180,  # 1335; what figures are drawn of; the width of the page in a browser
     "runs": 745,  # files that cannot be read
-    "schemes": 2550,
+    "schemes": 2515,
     "support": 1165,  # 1180; a W&B, a Slurm and a Hub on this machine
     "sweep": 790,  # the search by Optuna
     "tasks": 1070,

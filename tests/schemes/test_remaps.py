@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lengthgen.config.compose import load
 from lengthgen.model.attention import attend, eager
-from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme, registry
+from lengthgen.schemes import AttentionContext, Part, Scheme, registry
 from lengthgen.schemes.mask import Window
 from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfextend, StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
@@ -32,10 +32,6 @@ from lengthgen.schemes.temperature import Llama4Temperature, Logn, Ssmax, Temper
 
 SHAPE = small_config().shape  # T = 16
 LENGTH = 40
-
-
-def rope() -> Rope:
-    return Rope(SHAPE, base=100, rotary_percentage=1, layout="half")
 
 
 def relative(part: Part, c: AttentionContext) -> Tensor:
@@ -67,36 +63,26 @@ def dual_chunk_distance(i: int, j: int) -> float:
     return (min(i % 10 + 10, 12) if chunks == 1 else 12) - j % 10
 
 
-REMAPS: dict[str, tuple[Part, Callable[[int, int], float]]] = {
-    "rerope": (Rerope(SHAPE, window=0.5), lambda i, j: min(i - j, 8)),
+# The distance of tokens at coordinates i and j, which count from the first; key j is the n-th.
+REMAPS: dict[str, tuple[Part, Callable[[int, int, int], float]]] = {
+    "rerope": (Rerope(SHAPE, window=0.5), lambda i, j, n: min(i - j, 8)),
     "leaky_rerope": (
         LeakyRerope(SHAPE, window=0.5, slowdown=3),
-        lambda i, j: i - j if i - j < 8 else 8 + (i - j - 8) / 3,
+        lambda i, j, n: i - j if i - j < 8 else 8 + (i - j - 8) / 3,
     ),
     "selfextend": (
         Selfextend(SHAPE, neighbours=0.3, group=3),  # 0.3 * 16 is 5 tokens
-        lambda i, j: i - j if i - j < 5 else i // 3 - j // 3 + 5 - 1,
+        lambda i, j, n: i - j if i - j < 5 else i // 3 - j // 3 + 5 - 1,
     ),
-    "dual_chunk": (DualChunk(SHAPE, chunk=0.75, local=0.125), dual_chunk_distance),
-    "streaming_llm": (
+    "dual_chunk": (
+        DualChunk(SHAPE, chunk=0.75, local=0.125),
+        lambda i, j, n: dual_chunk_distance(i, j),
+    ),
+    "streaming_llm": (  # its sinks are the first tokens, whatever their coordinates
         StreamingLlm(SHAPE, width=1, sinks=3),
-        lambda i, j: min(i, 15) - j if j < 3 else i - j,
+        lambda i, j, n: min(i, 15) - j if n < 3 else i - j,
     ),
 }
-
-
-def distances(name: str, pos: Tensor) -> Tensor:
-    """Returns the map's distances between tokens at these coordinates, pair by pair: [T, T]."""
-    at = [int(p) for p in pos - pos[0]]
-    return torch.tensor([[REMAPS[name][1](i, j) for j in at] for i in at], dtype=torch.float64)
-
-
-def textbook(q: Tensor, k: Tensor, v: Tensor, turns_XTTM: Tensor, added: Tensor) -> Tensor:
-    """Returns causal attention over Re(q conj(k) turn) / sqrt(8) + added, X either 1 or B."""
-    q_c, k_c = (torch.complex(x[..., :4], x[..., 4:]) for x in (q, k))
-    turned = turns_XTTM.expand(len(q), -1, -1, -1)
-    s = torch.einsum("bhqm,bhsm,bqsm->bhqs", q_c, k_c.conj(), turned).real / 8**0.5
-    return attended(s + added, v)
 
 
 def attended(logits: Tensor, v: Tensor) -> Tensor:
@@ -104,47 +90,28 @@ def attended(logits: Tensor, v: Tensor) -> Tensor:
     return logits.masked_fill(later, -torch.inf).softmax(-1) @ v
 
 
-def turns(distance: Tensor) -> Tensor:
-    """Returns e^(i distance omega_m), m = 0 ... 3, over the last dimension."""
-    omega = 100.0 ** -(torch.arange(4, dtype=torch.float64) / 4)
-    theta = distance[..., None] * omega
-    return torch.polar(torch.ones_like(theta), theta)
-
-
-def hidden_keys(part: Part, c: AttentionContext) -> Tensor:
-    """Returns -inf where the part hides a key, 0 elsewhere."""
-    seen = part.visible(c)
-    zeros = torch.zeros(c.length, c.length, dtype=torch.float64)
-    return zeros if seen is None else zeros.masked_fill(~seen, -torch.inf)
-
-
-def check(
-    layer: LayerHooks, c: AttentionContext, want: Callable[[Tensor, Tensor, Tensor], Tensor]
-) -> None:
-    q, k, v = some_qkv(LENGTH, dtype=torch.float64)
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad):
-            close(attend(q, k, v, replace(c, hooks=layer)), want(q, k, v), atol=1e-12)
-
-
 @pytest.mark.parametrize("name", REMAPS)
 def test_a_remap_uses_the_coordinates_of_each_sequence(name: str) -> None:
-    part = REMAPS[name][0]
-    model = small_model("nope")
-    model.scheme = Scheme(
-        {"scattered": Scattered(SHAPE), "rope": rope(), "remap": part}, layers=None, n_layers=2
-    )
+    part, distance = REMAPS[name]
+    model, (q, k, v) = small_model("nope"), some_qkv(LENGTH, dtype=torch.float64)
+    rope = Rope(SHAPE, base=100, rotary_percentage=1, layout="half")
+    parts = {"scattered": Scattered(SHAPE), "rope": rope, "remap": part}
+    model.scheme = Scheme(parts, layers=None, n_layers=2)
     c = context(model, LENGTH, dtype=torch.float64)
     assert c.pos.shape == (2, LENGTH)
-    if name == "streaming_llm":  # its sinks are the first tokens, whatever their coordinates
-        i, j = (c.pos - c.pos[:, :1]).double()[..., :, None], (c.pos - c.pos[:, :1]).double()
-        sink = torch.arange(LENGTH) < 3
-        distance = torch.where(sink, i.clamp(max=15) - j[:, None], i - j[:, None])
-    else:
-        distance = torch.stack([distances(name, pos) for pos in c.pos])
-    added = hidden_keys(part, c)
-    layer = model.scheme.layers[0]
-    check(layer, c, lambda q, k, v: textbook(q, k, v, turns(distance), added))
+    places = (c.pos - c.pos[:, :1]).tolist()
+    apart = [[[distance(i, j, n) for n, j in enumerate(row)] for i in row] for row in places]
+    omega = 100.0 ** -(torch.arange(4).double() / 4)
+    theta = torch.tensor(apart, dtype=torch.float64)[..., None] * omega
+    q_c, k_c = (torch.complex(x[..., :4], x[..., 4:]) for x in (q, k))
+    turn = torch.polar(torch.ones_like(theta), theta)
+    logits = torch.einsum("bhqm,bhsm,bqsm->bhqs", q_c, k_c.conj(), turn).real / 8**0.5
+    seen = part.visible(c)
+    want = attended(logits if seen is None else logits.masked_fill(~seen, -torch.inf), v)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            got = attend(q, k, v, replace(c, hooks=model.scheme.layers[0]))
+        close(got, want, atol=1e-12)
 
 
 def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
@@ -253,12 +220,9 @@ def test_a_temperature_multiplies_scores_and_never_biases(name: str) -> None:
     layer = layer_of(Sloped(SHAPE), part)
     q, k, v = some_qkv(LENGTH, dtype=torch.float64)
     c = context(small_model("nope"), LENGTH, dtype=torch.float64)
-    logits = torch.full((2, 4, LENGTH, LENGTH), -torch.inf, dtype=torch.float64)
-    for i in range(LENGTH):
-        scores = (q[:, :, i, None] * k[:, :, : i + 1]).sum(-1) / 8**0.5
-        biases = -(i - torch.arange(i + 1)).double() / 10 * head_numbers(4)[..., 0]
-        logits[:, :, i, : i + 1] = factor(i) * scores + biases
-    want = logits.softmax(-1) @ v
+    far = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).double()
+    factors = torch.tensor([[factor(i)] for i in range(LENGTH)], dtype=torch.float64)
+    want = attended(factors * (q @ k.mT) / 8**0.5 - far / 10 * head_numbers(4), v)
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             close(attend(q, k, v, replace(c, hooks=layer)), want, atol=1e-12)
