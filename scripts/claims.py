@@ -179,8 +179,12 @@ def verdict(holds: Sequence[bool | None]) -> str:
 
 def page(claims: Mapping[str, Any]) -> str:
     """Returns the whole page."""
-    text = f"# Published claims, and what the committed studies show\n\n{claims['introduction']}\n"
-    for section in claims["sections"]:
+    sections = claims["sections"]
+    n = sum(len(claim["here"]) for section in sections for claim in section["claims"])
+    chance = f"Of {n} statements about {n / 20:.0f} would be decided if every value lay on its bound."
+    text = "# Published claims, and what the committed studies show\n\n"
+    text += f"{claims['introduction']} {chance}\n"
+    for section in sections:
         lines = ["| claim | source | published | here | verdict |", "|---|---|---|---|---|"]
         for claim in section["claims"]:
             found = [judged(s, {"study": section["study"], **claim}) for s in claim["here"]]
