@@ -23,7 +23,14 @@ import yaml
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
-from lengthgen.report.statistics import CurvePoint, Sums, loss_of, number, verdict
+from lengthgen.report.statistics import (
+    CurvePoint,
+    Sums,
+    loss_of,
+    number,
+    used_context,
+    verdict,
+)
 from lengthgen.tasks.accuracy import accuracies
 
 DOCS = Path(__file__).parent
@@ -57,6 +64,14 @@ def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
 def gain(study: str, name: str, length: int, protocol: str = "tail") -> Any:
     """Returns the loss at T minus that at a length."""
     return sums(study).difference(*(cell(study, name, n, protocol) for n in (None, length)))
+
+
+def used(study: str, name: str) -> int | None:
+    """Returns c*, the shortest length up to T whose loss is within 0.01 nats of the lowest."""
+    _, series, T = cell(study, name, None)
+    lengths = {*rows(study).loc[rows(study)["series"] == series, "length"]}
+    losses = {n: math.log(ppl(study, name, n)) for n in lengths if n <= T}
+    return used_context(losses, T)
 
 
 def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
@@ -136,12 +151,12 @@ def include(path: str) -> str:
 
 
 def text(value: Any) -> str:
-    """Returns 13.56, 176.9 or 0.066 [0.019, 0.112]."""
+    """Returns 13.56, 176.9, 512 (a length) or 0.066 [0.019, 0.112]."""
     if isinstance(value, Estimate):
         digits = 3 if abs(value.value) < 1 else 2 if abs(value.value) < 10 else 0
         return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str | int):
+        return str(value)
     return "-" if value in (None, math.nan) else number(value)
 
 

@@ -181,9 +181,9 @@ def page(claims: Mapping[str, Any]) -> str:
     """Returns the whole page."""
     sections = claims["sections"]
     n = sum(len(claim["here"]) for section in sections for claim in section["claims"])
-    chance = f"Of {n} statements about {n / 20:.0f} would be decided if every value lay on its bound."
+    by_chance = f"about {n / 20:.0f} would be decided if every value lay on its bound"
     text = "# Published claims, and what the committed studies show\n\n"
-    text += f"{claims['introduction']} {chance}\n"
+    text += f"{claims['introduction']} Of {n} statements {by_chance}.\n"
     for section in sections:
         lines = ["| claim | source | published | here | verdict |", "|---|---|---|---|---|"]
         for claim in section["claims"]:
