@@ -143,16 +143,16 @@ class Numbers:
 
     def interval(self, series: str, quantity: str, length: int) -> str:
         """Returns "[-0.001, +0.004]"; nothing if there is none."""
-        found = self.finding(series, quantity, length)
-        low, high = (round(found[bound], 3) + 0.0 for bound in ("low", "high"))
+        row = self.finding(series, quantity, length)
+        low, high = (round(row[bound], 3) + 0.0 for bound in ("low", "high"))
         return "" if math.isnan(low) or math.isnan(high) else f"[{low:+.3f}, {high:+.3f}]"
 
     def perplexity(self, series: str, length: int) -> TableCell:
-        found = self.finding(series, "loss", length)
-        if found["word"]:  # the reason why it was skipped
+        row = self.finding(series, "loss", length)
+        if row["word"]:  # the reason why it was skipped
             return TableCell("n/a")
-        loss = found["value"]
-        return TableCell("-" if math.isnan(loss) else number(perplexity(loss)), found["mark"])
+        loss = row["value"]
+        return TableCell("-" if math.isnan(loss) else number(perplexity(loss)), row["mark"])
 
 
 def verdicts(numbers: Numbers) -> Iterator[Table]:

@@ -46,7 +46,7 @@ class Fope(Part):
         if shape.d_head % 2:
             raise ValueError(f"a head width of {shape.d_head} must be even")
         omega = [base ** (-2 * m / shape.d_head) for m in range(shape.d_head // 2)]
-        M = sum(one >= 2 * math.pi / shape.train_length for one in omega)
+        M = sum(w >= 2 * math.pi / shape.train_length for w in omega)
         if M == 0:
             raise ValueError(
                 f"train.length={shape.train_length} is shorter than one turn of the fastest pair; "

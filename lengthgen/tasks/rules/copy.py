@@ -32,11 +32,11 @@ class CopyRepeat(Task):
         self.alphabet = self.characters + "=>"
 
     def example(self, length: int, random: Random) -> Example:
-        one = random_text(self.characters, 1, random)
+        letter = random_text(self.characters, 1, random)
         if not self.replace:
-            return Example(f"{one * length}=", one * (length * self.times))
-        other = random_text(self.characters.replace(one, ""), 1, random)
-        return Example(f"{one * length}>{other}=", other * (length * self.times))
+            return Example(f"{letter * length}=", letter * (length * self.times))
+        other = random_text(self.characters.replace(letter, ""), 1, random)
+        return Example(f"{letter * length}>{other}=", other * (length * self.times))
 
 
 class Reverse(TextTask):
