@@ -26,6 +26,7 @@ from lengthgen.report.series import select, short
 from lengthgen.report.statistics import (
     CurvePoint,
     Sums,
+    copies,
     loss_of,
     number,
     used_context,
@@ -64,6 +65,11 @@ def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
 def gain(study: str, name: str, length: int, protocol: str = "tail") -> Any:
     """Returns the loss at T minus that at a length."""
     return sums(study).difference(*(cell(study, name, n, protocol) for n in (None, length)))
+
+
+def copy_gain(study: str, name: str, length: int) -> Any:
+    """Returns the gain at a length after two tokens that were last seen beyond T."""
+    return Sums(rows(study), copies).difference(*(cell(study, name, n) for n in (None, length)))
 
 
 def used(study: str, name: str) -> int | None:

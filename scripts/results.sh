@@ -23,6 +23,8 @@
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
 #               tokens
 #   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
+#   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
+#               after leaderboard
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -38,16 +40,17 @@
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source scripts/install.sh
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard tasks encoder_decoder smollm2 statistics"
+fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks tasks encoder_decoder smollm2 \
+statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
   echo "error: results.sh: no study ${name:-given}; there are: $studies" >&2
   exit 2
 fi
+source scripts/install.sh
 
 six=sinusoidal,rope,t5,alibi,nope,kerple
 slow=deberta,gated_delta,path_attention,dape_kerple,dape_v2_kerple
@@ -235,6 +238,14 @@ leaderboard() {
   sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=sinusoidal,sinusoidal_conv train.lr=2e-3
   after lengthgen report runtime.root=runs/leaderboard --out results/leaderboard
   after python docs/training_loss.py results/leaderboard/training.csv runs/leaderboard/*-s?-*
+}
+
+conv_masks() {
+  mkdir -p runs/conv_masks
+  cp -r runs/leaderboard/{nope,rope}_conv-* runs/conv_masks
+  after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 1024,4096,16384 \
+    --variants window
+  after lengthgen report runtime.root=runs/conv_masks --out results/conv_masks
 }
 
 tasks() {
