@@ -41,7 +41,7 @@ CLAIM = re.compile(r"<!-- holds: (.+?) -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- begin: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
 rows = cache(lambda study: texts(study)[0].rows)
-sums = cache(lambda study: Sums(rows(study), loss_of))
+sums = cache(lambda study, quantity=loss_of: Sums(rows(study), quantity))
 tuned = cache(lambda: yaml.safe_load(include("rates/tuned.yaml")))
 
 
@@ -69,7 +69,7 @@ def gain(study: str, name: str, length: int, protocol: str = "tail") -> Any:
 
 def copy_gain(study: str, name: str, length: int) -> Any:
     """Returns the gain at a length after two tokens that were last seen beyond T."""
-    return Sums(rows(study), copies).difference(*(cell(study, name, n) for n in (None, length)))
+    return sums(study, copies).difference(*(cell(study, name, n) for n in (None, length)))
 
 
 def used(study: str, name: str) -> int | None:

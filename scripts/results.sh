@@ -66,7 +66,11 @@ sweep() {
 
 # after COMMAND...: a command on what was trained, unless nothing was to be done
 after() {
-  [[ " ${given[*]} " == *" --dry-run "* ]] || .venv/bin/"$@"
+  is_dry_run || .venv/bin/"$@"
+}
+
+is_dry_run() {
+  [[ " ${given[*]} " == *" --dry-run "* ]]
 }
 
 of_report=(seed=1,2 train.tokens=3000000 eval.targets=64 'eval.reference_variants=[]')
@@ -241,8 +245,11 @@ leaderboard() {
 }
 
 conv_masks() {
+  local run
   mkdir -p runs/conv_masks
-  cp -r runs/leaderboard/{nope,rope}_conv-* runs/conv_masks
+  for run in runs/leaderboard/{nope,rope}_conv-*; do # a copy that is there has rows of its own
+    is_dry_run || [[ -d runs/conv_masks/${run##*/} ]] || cp -r "$run" runs/conv_masks
+  done
   after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 1024,4096,16384 \
     --variants window
   after lengthgen report runtime.root=runs/conv_masks --out results/conv_masks
