@@ -250,7 +250,7 @@ conv_masks() {
   for run in runs/leaderboard/{nope,rope}_conv-*; do # a copy that is there has rows of its own
     is_dry_run || [[ -d runs/conv_masks/${run##*/} ]] || cp -r "$run" runs/conv_masks
   done
-  after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 1024,4096,16384 \
+  after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants window
   after lengthgen report runtime.root=runs/conv_masks --out results/conv_masks
 }
