@@ -29,6 +29,7 @@ from lengthgen.report.statistics import (
     copies,
     loss_of,
     number,
+    unchanged,
     used_context,
     verdict,
 )
@@ -63,8 +64,12 @@ def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
 
 
 def gain(study: str, name: str, length: int, protocol: str = "tail") -> Any:
-    """Returns the loss at T minus that at a length."""
-    return sums(study).difference(*(cell(study, name, n, protocol) for n in (None, length)))
+    """Returns the loss at T, without a variant, minus that at a length."""
+    at = cell(study, name, length, protocol)
+    T = cell(study, name, None)._replace(
+        protocol=protocol, series=unchanged(rows(study))[at.series]
+    )
+    return sums(study).difference(T, at)
 
 
 def copy_gain(study: str, name: str, length: int) -> Any:

@@ -140,8 +140,9 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
 
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
     unknown: not comparable with it).
-    Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word;
-    copy_gain: G on copy opportunities; c_star; and note: a sentence on what limits the numbers.
+    Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word, where
+    loss(T) is that of the model as it is, also for a variant; copy_gain: G on copy opportunities;
+    c_star; and note: a sentence on what limits the numbers.
     """
     if "series" not in rows:
         return pd.concat([findings(text.rows) for text in select(rows)], ignore_index=True)
@@ -149,17 +150,27 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     facts = by_series[FACTS[:-1]].first().assign(n_seeds=by_series["seed"].nunique())
     sums, n_seeds = Sums(rows, loss_of), rows.groupby(["protocol", "series"])["seed"].nunique()
     points = [p for p, seeds in sums.rows.items() if len(seeds) == n_seeds[p[:2]]]  # of all seeds
-    records = [*_losses(rows, sums, points, facts)]
+    records, bases = [*_losses(rows, sums, points, facts)], unchanged(rows)
+    headline, both = rows[rows["protocol"] == HEADLINE], (sums, Sums(rows, copies))
     for series, T in facts["train_length"].items():
         own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
-        of_series = rows[(rows["protocol"] == HEADLINE) & (rows["series"] == series)]
-        about = {"protocol": HEADLINE, "series": series}
-        records += [about | record for record in _headline(of_series, sums, own, int(T))]
+        at_T = [p for p in points if p == CurvePoint(HEADLINE, bases[series], int(T))]
+        about, of_series = {"protocol": HEADLINE, "series": series}, headline["series"] == series
+        records += [about | record for record in _headline(headline[of_series], own, at_T, *both)]
     table = pd.DataFrame(records, columns=["series", *NUMBERS])
     table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
     table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
     joined = table.join(facts, on="series")
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
+
+
+def unchanged(rows: pd.DataFrame) -> dict[str, str]:
+    """Returns for each series that of the model without a variant; itself where it is missing."""
+    first = rows.drop_duplicates("series")
+    of_model = [*zip(first["recipe"], first["tokens_seen"], strict=True)]
+    is_plain = first["variant"].isna()
+    plain = {m: s for m, s, p in zip(of_model, first["series"], is_plain, strict=True) if p}
+    return {s: plain.get(m, s) for m, s in zip(of_model, first["series"], strict=True)}
 
 
 def curves(findings: pd.DataFrame) -> pd.DataFrame:
@@ -199,27 +210,36 @@ def _losses(
 
 
 def _headline(
-    own: pd.DataFrame, sums: Sums, points: Sequence[CurvePoint], T: int
+    rows: pd.DataFrame,
+    points: Sequence[CurvePoint],
+    at_T: Sequence[CurvePoint],
+    sums: Sums,
+    of_copies: Sums,
 ) -> Iterator[Record]:
-    """Yields what a series shows under the headline protocol, over documents of all lengths."""
-    lengths, sample = [p.length for p in points], sums.sample(points)
-    for note in _notes(own, lengths, sample, T):
+    """Yields what a series shows under the headline protocol, over documents of all lengths.
+
+    `at_T` is what gains count from: the model without a variant at T, if it has a loss there.
+    """
+    lengths, sample = [p.length for p in points], sums.sample([*points, *at_T])
+    for note in _notes(rows, lengths, sample, has_T=bool(at_T)):
         yield {"quantity": "note", "word": note}
-    if sample is None or T not in lengths:
+    if sample is None or not points or not at_T:
         return
+    T = at_T[0].length
     losses = {n: sample.mean(i).value for i, n in enumerate(lengths)}
     if (used := used_context(losses, T)) is not None:
         word = f"<= {short(used)}" if used == lengths[0] else short(used)
         yield {"quantity": "c_star", "value": used, "word": word}
-    is_trained = not losses[T] >= _unigram(own, sample)
-    may_copy, at_T = Sums(own, copies).sample(points), lengths.index(T)
+    last = len(lengths)
+    is_trained = not sample.mean(last).value >= _unigram(rows, sample)
+    may_copy = of_copies.sample([*points, *at_T])
     for i, n in enumerate(lengths):
         if n != T:
-            gain = sample.gap(at_T, i)
+            gain = sample.gap(last, i)
             word = "" if n < T else verdict(gain) if is_trained else "not trained"
             yield _numbers("gain", gain) | {"length": n, "word": word}
             if may_copy is not None:
-                yield _numbers("copy_gain", may_copy.gap(at_T, i)) | {"length": n}
+                yield _numbers("copy_gain", may_copy.gap(last, i)) | {"length": n}
 
 
 def _numbers(quantity: str, estimate: Estimate) -> Record:
@@ -235,13 +255,14 @@ def _unigram(own: pd.DataFrame, sample: Sample) -> float:
 
 
 def _notes(
-    own: pd.DataFrame, lengths: Sequence[int], sample: Sample | None, T: int
+    own: pd.DataFrame, lengths: Sequence[int], sample: Sample | None, *, has_T: bool
 ) -> Iterator[str]:
     """Yields a sentence for each limit of the numbers of a series, and what they leave out."""
     n_documents = 0 if sample is None else len(sample.documents)
     if sample is not None and len(sample.seeds) == 1:
         yield "one seed: this checkpoint on other documents, not the scheme"
-    if T not in lengths and max(lengths, default=0) > T:
+    T = own["train_length"].max()
+    if not has_T and max(lengths, default=0) > T:
         yield f"no loss at T={T}: no context gain and no verdict; add {T} to --lengths"
     scored = own[own["document"].notna()]
     if lost := sorted(set(scored["length"]) - set(lengths)):

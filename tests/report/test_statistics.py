@@ -122,6 +122,19 @@ def test_without_T_there_is_no_gain_and_that_is_said_and_that_there_is_one_seed(
         assert any(said in note for note in notes(rows))
 
 
+@pytest.mark.parametrize("lengths", [(2048,), (512, 2048)])
+def test_a_gain_of_a_variant_counts_from_the_model_as_it_is(lengths: tuple[int, ...]) -> None:
+    plain = frame(noisy(1)).assign(copy_nats=2.0, copy_tokens=1.0)
+    changed = frame(noisy(2), lengths=lengths, variant="yarn").assign(copy_nats=1.5, copy_tokens=1)
+    rows = pd.concat([changed, plain])
+    beyond = {2048: minus(sheet(plain, T), sheet(changed, 2048))}
+    same(numbers(rows, "gain", "rope + yarn"), beyond)
+    assert numbers(rows, "copy_gain", "rope + yarn")[2048].value == pytest.approx(0.5)
+    assert not any("no loss at T" in note for note in notes(rows))
+    alone = numbers(changed, "gain", "rope + yarn")
+    same(alone, {2048: minus(*(sheet(changed, n) for n in (T, 2048)))} if T in lengths else {})
+
+
 def estimate(low: float, high: float, *, seeds: tuple[float, ...] | None = None) -> Estimate:
     middle = (low + high) / 2
     unit = Spread(seeds=0.0, documents=1.0, n_seeds=2, freedom=7.0)
