@@ -15,7 +15,7 @@ PACKAGE = {
     "sweep": 700,  # 550; the search by Optuna
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 365,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
-    "report": 1740,  # 1600, was 1775; probes, width and dark mode of the page, the last T tokens
+    "report": 1755,  # 1600, was 1775; probes, width and dark mode of the page, the last T tokens
     "evaluation": 1225,  # 1150; validation while a run trains, long windows written singly
     "training": 440,  # 400; rows of validation, Muon, train.steps
     "runs": 760,  # 750; parameters without embedding, what Windows lacks
@@ -40,7 +40,7 @@ TESTS = {
     "integration": 685,
     "model": 770,
     "probes": 520,
-    "report": 1180,  # 1335; what figures are drawn of; the width of the page in a browser
+    "report": 1185,  # 1335; what figures are drawn of; the width of the page in a browser
     "runs": 745,  # files that cannot be read
     "schemes": 2515,
     "support": 1165,  # 1180; a W&B, a Slurm and a Hub on this machine
