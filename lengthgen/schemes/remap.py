@@ -37,13 +37,21 @@ class Remap(Part, ABC):
         """Returns the branches of the block; the last that uses a pair decides on it."""
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses."""
-        s_BHQS = torch.zeros((), device=q_BHQK.device, dtype=c.dtype)
+        """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses.
+
+        A branch costs the keys from the first to the last that it uses.
+        """
+        s_BHQS = q_BHQK.new_zeros(*q_BHQK.shape[:3], k_BHSK.shape[2], dtype=c.dtype)
         for branch in self.branches(c):
-            at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos)
-            q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK, at)
-            of_branch = (q @ k.transpose(-1, -2)).to(c.dtype) * c.shape.d_head**-0.5
-            s_BHQS = torch.where(branch.used, of_branch, s_BHQS)
+            kept = branch.used.flatten(0, -2).any(0).nonzero().squeeze(-1)
+            if not len(kept):
+                continue
+            keys = slice(int(kept[0]), int(kept[-1]) + 1)
+            at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos[..., keys])
+            q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK[:, :, keys], at)
+            of_branch = (q * c.shape.d_head**-0.5 @ k.mT).to(c.dtype)
+            used, others = branch.used[..., keys], s_BHQS[..., keys]
+            s_BHQS[..., keys] = torch.where(used, of_branch, others)
         return c.biased(s_BHQS)
 
 
