@@ -109,7 +109,7 @@ def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
         "packed": planned.corpus.packed,
         "train_length": objective_of(config).train_length,  # in the unit of `length`
         "tokens_seen": evaluation.tokens_seen,
-        "trained_in": config.train.precision,
+        "trained_in": config.train.precision if config.train.tokens else None,
         "precision": config.eval.precision,
         "max_context": planned.max_context,  # targets before every endpoint
     }

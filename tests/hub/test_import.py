@@ -238,8 +238,9 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     assert here("import", str(folder), "--name=theirs v1", *TEXT, root).out == ran.out
     assert here("list", "runs", root).out.splitlines()[1].split("\t")[:2] == [run_dir.name, "done"]
     assert "rope + ntk" in here("eval", *words(run_dir), "--variants=ntk").out
-    lengths = {row["length"] for row in rows_of(run_dir / "eval.jsonl")}
-    assert lengths == {16, 32, 64}
+    rows = rows_of(run_dir / "eval.jsonl")
+    assert {row["length"] for row in rows} == {16, 32, 64}
+    assert {row["trained_in"] for row in rows} == {None}  # not known of an imported model
     assert "rope" in here("report", str(run_dir), f"--out={tmp_path / 'report'}").out
     assert here("probe", *words(run_dir), "--probes=attention").code == 0
     continued = here("generate", *words(run_dir), "--prompt=the fox", "--tokens=4")
