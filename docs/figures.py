@@ -85,10 +85,33 @@ def six_schemes() -> Figure | None:
     return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
 
 
-def smollm2() -> Figure | None:
-    title = "SmolLM2-135M, trained on 8,192 tokens; dotted: last 8,192 tokens only"
-    found = study("smollm2")[1].assign(series="SmolLM2-135M")
-    return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
+@style.styled()
+def smollm2(length: int = 12288) -> Figure:
+    """Draws the perplexity of the model as it is, and its loss under variants at one length."""
+    found = study("smollm2")[1]
+    drawn = style.new_figure("SmolLM2-135M, trained on 8,192 tokens", width=9.5, height=3.9)
+    left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
+    plain = found[found["variant"].isna() & (found["quantity"] == "loss")].sort_values("length")
+    left.plot(plain["length"], np.exp(plain["value"]), "o-", color=style.COLOURS[0], markersize=4)
+    left.set_ylim(15, 1.2 * np.exp(plain["value"].max()))
+    style.log_axis(left)
+    style.length_axis(left, plain["length"], trained=8192)
+    left.set_title("as it is: perplexity", loc="left", fontsize=style.FONT_SIZE)
+    left.set_xlabel("context in tokens")
+    gains = found[(found["quantity"] == "gain") & (found["length"] == length)]
+    gains = gains.sort_values("value", ignore_index=True)
+    for y, row in gains.iterrows():
+        colour = style.COLOURS[0 if pd.isna(row["variant"]) else 2]
+        right.plot([-row["low"], -row["high"]], [y, y], color=colour)
+        right.plot(-row["value"], y, "o", color=colour, markersize=4)
+    right.axvline(0, color=style.GREY, linewidth=0.8, zorder=0)
+    names = gains["variant"].fillna("as it is").str.removesuffix("_2x")
+    right.set_yticks(range(len(gains)), names)
+    right.set_ylim(-0.6, len(gains) - 0.4)
+    title = f"at {length:,} tokens: loss above that of the last 8,192 alone"
+    right.set_title(title, loc="left", fontsize=style.FONT_SIZE)
+    right.set_xlabel("nats per token, with 95 % intervals; right of 0 it is worse")
+    return drawn
 
 
 def variants() -> Figure | None:

@@ -31,7 +31,7 @@
 #               seeds; reversing by encoders and decoders without positions
 #   smollm2     a pretrained model, SmolLM2-135M-Instruct (T = 8,192), as it is and under training-free
 #               variants, on 16 documents of a corpus: corpus=python, or a custom one, such as
-#               corpus=files corpus.path=FOLDER corpus.name=books; about 10 hours of one core
+#               corpus=files corpus.path=FOLDER corpus.name=books; about 20 hours of one core
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, rerun to resume. An
