@@ -43,15 +43,13 @@ class Remap(Part, ABC):
         """
         s_BHQS = q_BHQK.new_zeros(*q_BHQK.shape[:3], k_BHSK.shape[2], dtype=c.dtype)
         for branch in self.branches(c):
-            kept = branch.used.flatten(0, -2).any(0).nonzero().squeeze(-1)
-            if not len(kept):
-                continue
-            keys = slice(int(kept[0]), int(kept[-1]) + 1)
+            kept = branch.used.flatten(0, -2).any(0).nonzero()
+            keys = slice(int(kept[0]), int(kept[-1]) + 1) if len(kept) else slice(0)
             at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos[..., keys])
             q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK[:, :, keys], at)
             of_branch = (q * c.shape.d_head**-0.5 @ k.mT).to(c.dtype)
-            used, others = branch.used[..., keys], s_BHQS[..., keys]
-            s_BHQS[..., keys] = torch.where(used, of_branch, others)
+            used = branch.used[..., keys]
+            s_BHQS[..., keys] = torch.where(used, of_branch, s_BHQS[..., keys])
         return c.biased(s_BHQS)
 
 
