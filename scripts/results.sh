@@ -25,6 +25,7 @@
 #   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
 #   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
 #               after leaderboard
+#   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -42,8 +43,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks tasks encoder_decoder smollm2 \
-statistics"
+fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks t5_rate tasks encoder_decoder \
+smollm2 statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -253,6 +254,11 @@ conv_masks() {
   after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants window
   after lengthgen report runtime.root=runs/conv_masks --out results/conv_masks
+}
+
+t5_rate() {
+  sweep t5_rate experiment=leaderboard seed=1 scheme=t5_conv train.scheme_lr_ratio=1,16,64
+  after lengthgen report runtime.root=runs/t5_rate --out results/t5_rate
 }
 
 tasks() {
