@@ -63,18 +63,18 @@ def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
     return sums(study).difference(*(cell(study, name, length) for name in (a, b)))
 
 
-def gain(study: str, name: str, length: int, protocol: str = "tail") -> Any:
+def gain(
+    study: str, name: str, length: int, protocol: str = "tail", quantity: Any = loss_of
+) -> Any:
     """Returns the loss at T, without a variant, minus that at a length."""
-    at = cell(study, name, length, protocol)
-    T = cell(study, name, None)._replace(
-        protocol=protocol, series=unchanged(rows(study))[at.series]
-    )
-    return sums(study).difference(T, at)
+    at, T = cell(study, name, length, protocol), cell(study, name, None, protocol)
+    T = T._replace(series=unchanged(rows(study))[T.series])
+    return sums(study, quantity).difference(T, at)
 
 
 def copy_gain(study: str, name: str, length: int) -> Any:
     """Returns the gain at a length after two tokens that were last seen beyond T."""
-    return sums(study, copies).difference(*(cell(study, name, n) for n in (None, length)))
+    return gain(study, name, length, quantity=copies)
 
 
 def used(study: str, name: str) -> int | None:
