@@ -9,6 +9,7 @@ to the logits, never by a part.
   toeplitz  bias of distance alone   additive; CPU, evaluation: SDPA over the nearest keys;
                                      CUDA: FlexAttention over a table of distances
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
+  remapped  branches of a Remap      CPU, evaluation: SDPA of each branch, merged
   eager     scores, weights, values  the same blocks, through the owners of these hooks;
                                      in an encoder, each block with all keys
 
@@ -27,12 +28,14 @@ from lengthgen.model.kernels import (
     flex,
     flex_takes,
     fused,
+    fused_with_logsumexp,
     hide_later_,
     max_attended_distance,
     sdpa_nearest_keys,
 )
 from lengthgen.schemes import AttentionContext, logits, through_qk, weighted
 from lengthgen.schemes.relative_shift import extend_table, split_clipped
+from lengthgen.schemes.remap import Remap
 
 BLOCK = 128  # queries; scores or biases of a few sequences stay in the caches of one core
 NEAR_BLOCK = 512
@@ -47,6 +50,9 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if not c.shape.causal:
             return eager(q, k, v, c, block=EVAL_BLOCK)
         if layer.eager:
+            alone = not (layer.weights or layer.values or layer.relative)
+            if on_cpu and alone and isinstance(layer.scores, Remap) and not torch.is_grad_enabled():
+                return sdpa_by_branches(q, k, v, c, layer.scores)
             return eager(q, k, v, c)
         if on_cpu and torch.is_grad_enabled() and (layer.contiguous or not layer.relative):
             return blocked(q, k, v, c)
@@ -146,6 +152,26 @@ def sdpa_by_blocks(
             added = added.to(q_BHQK.dtype)
         q_blk, scale = q_BHQK[:, :, queries], c.shape.d_head**-0.5
         out.append(fused(q_blk, k_blk, v_blk, attn_mask=added, scale=scale))
+    return torch.cat(out[::-1], dim=2)
+
+
+def sdpa_by_branches(
+    q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext, remap: Remap
+) -> Tensor:
+    """Fused attention of each branch by blocks of queries, merged by the branches' logsumexp."""
+    out: list[Tensor] = []
+    for queries, at in reversed(_blocks(c, q_BHQK, k_BHSK, NEAR_BLOCK)):  # as in eager()
+        bias, scale = _bias(at), c.shape.d_head**-0.5
+        results: list[Tensor] = []
+        totals: list[Tensor] = []
+        for q, k, used, keys in remap.rotated(q_BHQK[:, :, queries], k_BHSK, at, _seen(at)):
+            added = (bias[..., keys] if bias.dim() else bias).masked_fill(~used, -math.inf)
+            added = added[(None,) * (4 - added.dim())]
+            result, total = fused_with_logsumexp(q, k, v_BHSK[:, :, keys], added, scale=scale)
+            results.append(result)
+            totals.append(total.masked_fill(~used.any(-1), -math.inf))
+        share = torch.stack(totals).softmax(0)[..., None]
+        out.append((share * torch.stack(results)).sum(0).to(v_BHSK.dtype))
     return torch.cat(out[::-1], dim=2)
 
 

@@ -31,12 +31,28 @@ def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
     The fused kernel of a CPU takes one width only, and what stands in for it forms [Q, S] logits.
     """
     width = v_BHSK.shape[-1]
-    spare = q_BHQK.shape[-1] - width
-    if q_BHQK.device.type == "cpu" and spare > 0:
-        v_BHSK = F.pad(v_BHSK, (0, spare))
-    elif q_BHQK.device.type == "cpu" and spare < 0:
-        q_BHQK, k_BHSK = F.pad(q_BHQK, (0, -spare)), F.pad(k_BHSK, (0, -spare))
+    if q_BHQK.device.type == "cpu":
+        q_BHQK, k_BHSK, v_BHSK = _of_one_width(q_BHQK, k_BHSK, v_BHSK)
     return F.scaled_dot_product_attention(q_BHQK, k_BHSK, v_BHSK, **how)[..., :width]
+
+
+def fused_with_logsumexp(
+    q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tensor, *, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`fused` on a CPU, and log(sum(exp(logit))) of each query, [B, H, Q].
+
+    A query that the mask leaves no key has an output of 0, and a sum without meaning.
+    """
+    q, k, v = _of_one_width(q_BHQK, k_BHSK, v_BHSK)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # SDPA returns no sum
+    out, total = kernel(q, k, v, attn_mask=mask, scale=scale)
+    return out[..., : v_BHSK.shape[-1]], total
+
+
+def _of_one_width(*given: Tensor) -> list[Tensor]:
+    """Returns tensors with zeros behind the channels of those that are narrower."""
+    width = max(x.shape[-1] for x in given)
+    return [F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in given]
 
 
 def sdpa_nearest_keys(

@@ -7,6 +7,7 @@ given in multiples of T. Where releases also have a log-n factor, here that is t
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,6 +28,15 @@ class Branch(NamedTuple):
     used: Tensor  # bool [Q, S], or [B, 1, Q, S] if sequences differ
 
 
+class RotatedBranch(NamedTuple):
+    """Queries and keys at a branch's coordinates, of the keys from the first to the last in use."""
+
+    q_BHQK: Tensor
+    k_BHSK: Tensor
+    used: Tensor
+    keys: slice
+
+
 class Remap(Part, ABC):
     """Computes the logits of rotary parts at the coordinates of branches."""
 
@@ -34,21 +44,26 @@ class Remap(Part, ABC):
 
     @abstractmethod
     def branches(self, c: AttentionContext) -> list[Branch]:
-        """Returns the branches of the block; the last that uses a pair decides on it."""
+        """Returns the branches of the block; each pair that a query may see is in one of them."""
+
+    def rotated(
+        self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext, seen: Tensor | None = None
+    ) -> Iterator[RotatedBranch]:
+        """Yields the block's branches, of the pairs that are seen; none without a pair."""
+        for branch in self.branches(c):
+            used = branch.used if seen is None else branch.used & seen
+            kept = used.flatten(0, -2).any(0).nonzero()
+            if len(kept):
+                keys = slice(int(kept[0]), int(kept[-1]) + 1)
+                at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos[..., keys])
+                q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK[:, :, keys], at)
+                yield RotatedBranch(q, k, used[..., keys], keys)
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses.
-
-        A branch costs the keys from the first to the last that it uses.
-        """
+        """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses."""
         s_BHQS = q_BHQK.new_zeros(*q_BHQK.shape[:3], k_BHSK.shape[2], dtype=c.dtype)
-        for branch in self.branches(c):
-            kept = branch.used.flatten(0, -2).any(0).nonzero()
-            keys = slice(int(kept[0]), int(kept[-1]) + 1) if len(kept) else slice(0)
-            at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos[..., keys])
-            q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK[:, :, keys], at)
+        for q, k, used, keys in self.rotated(q_BHQK, k_BHSK, c):
             of_branch = (q * c.shape.d_head**-0.5 @ k.mT).to(c.dtype)
-            used = branch.used[..., keys]
             s_BHQS[..., keys] = torch.where(used, of_branch, s_BHQS[..., keys])
         return c.biased(s_BHQS)
 

@@ -19,9 +19,9 @@ PACKAGE = {
     "evaluation": 1225,  # 1150; validation while a run trains, long windows written singly
     "training": 440,  # 400; rows of validation, Muon, train.steps
     "runs": 760,  # 750; parameters without embedding, what Windows lacks
-    "model": 1440,  # 1300; options of blocks of pretrained models, dropout, shapes of biases
+    "model": 1475,  # 1300; blocks of pretrained models, dropout, shapes of biases, fused remaps
     "data": 1180,  # 1185; without sources: odd files, equal paths, SentencePiece, Hub tokenizers
-    "schemes": 1030,  # without schemes
+    "schemes": 1045,  # without schemes
     "config": 1405,  # 900; a run changed, defaults of the user, filters of runs, names as in papers
     "errors, escaping, files, terminal": 520,  # 450, was 540; folders of exports and imports
     "tasks": 1045,  # without tasks

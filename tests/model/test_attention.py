@@ -14,6 +14,8 @@ from lengthgen.model.kernels import flex, fused, max_attended_distance, sdpa_nea
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.bias.alibi import Alibi
 from lengthgen.schemes.mask import Window
+from lengthgen.schemes.remap import StreamingLlm
+from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = dims(n_heads=4, train_length=16)
 NO_PARTS = layer_of()
@@ -62,6 +64,11 @@ KINDS = {
     "over distances": (Alibi(SHAPE, beyond="extend"),),
     "masked": (Alibi(SHAPE, beyond="extend"), Window(SHAPE, width=2.5, sinks=0)),
     "owners": (Alibi(SHAPE, beyond="extend"), Doubled(SHAPE)),
+    "remapped": (
+        Alibi(SHAPE, beyond="extend"),
+        Rope(SHAPE, base=10000, rotary_percentage=1, layout="half"),
+        StreamingLlm(SHAPE, width=30, sinks=2),
+    ),
 }
 GRAD = pytest.mark.parametrize("grad", [True, False])
 
