@@ -36,7 +36,7 @@ class ProbeText(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeInputs:
-    """A model in fp32 under its trained scheme, the text it reads, and where progress goes."""
+    """A model in fp32 under its scheme or a variant, its text, and where progress goes."""
 
     model: Transformer
     corpus: TokenizedCorpus

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Plugin, Runs, chosen_runs, one_of, words_of
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Plugin,
+    Runs,
+    Variants,
+    chosen_runs,
+    one_of,
+    words_of,
+)
 from lengthgen.cli.console import echo, print_table
 
 
@@ -19,6 +27,8 @@ def probe_runs(
         str | None,
         typer.Option(metavar="P,...", help="All by default.", autocompletion=one_of(_names)),
     ] = None,
+    variants: Variants = None,
+    config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
     """Analyse the checkpoints of runs, by default of the newest one.
@@ -27,13 +37,14 @@ def probe_runs(
     to probes/ of the run; only missing probes are computed. A plugin may define custom probes.
     """
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
+    changes |= {} if variants is None else {"eval.variants": words_of(variants)}
     from lengthgen import pipeline
     from lengthgen.config import plugins
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
     chosen = probing.build(words_of(probes), plugins=plugins.give(plugin or []))
-    configs = pipeline.configs_of(run_dirs, changes, plugins=plugin or [])
+    configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     for config, run_dir in zip(configs, run_dirs, strict=True):
         with Progress(is_main=True) as show:
             summaries = probing.probe(config, run_dir, chosen, show)

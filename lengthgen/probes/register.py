@@ -7,7 +7,7 @@ from typing import Any
 
 def _section(rows: Any) -> Any:
     from lengthgen.files import read_rows
-    from lengthgen.probes.run import ROWS, registry
+    from lengthgen.probes.run import ROWS, registry, title_of
     from lengthgen.report.report import ReportSection
     from lengthgen.report.tables import Table, TableCell
 
@@ -15,9 +15,13 @@ def _section(rows: Any) -> Any:
     folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
     for run in set(rows["run"]) & folders.keys():
         written = read_rows(Path(folders[run], ROWS), run=run)
-        groups = groupby(written, key=lambda row: (row["probe"], row["weights"], row["endpoints"]))
-        newest = {name: [*group] for (name, *_), group in groups if name in known}
-        lines += ((name, run, known[name].summary(group)) for name, group in newest.items())
+        groups = groupby(written, key=lambda row: (title_of(row), row["weights"], row["endpoints"]))
+        newest = {title: [*group] for (title, *_), group in groups}
+        lines += (
+            (title, run, known[group[0]["probe"]].summary(group))
+            for title, group in newest.items()
+            if group[0]["probe"] in known
+        )
     if not lines:
         return None
     table = Table(

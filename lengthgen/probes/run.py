@@ -14,6 +14,7 @@ from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import append_rows, read_rows, replace_file
+from lengthgen.model.build import with_parts
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
 from lengthgen.report.style import new_figure, saved, styled
 from lengthgen.runs import status
@@ -43,9 +44,10 @@ def build(names: Sequence[str], *, plugins: Sequence[str] = ()) -> list[Probe]:
 
 
 def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) -> dict[str, str]:
-    """Computes what probes.jsonl lacks for this checkpoint and text; returns summaries by probe.
+    """Computes what probes.jsonl lacks for this checkpoint and text; returns summaries by title.
 
-    Pictures are probes/NAME.png. Raises UserError if the run has no checkpoint, or is of a task.
+    The model is probed as it is and under eval.variants; pictures are in the run's folder probes.
+    Raises UserError if the run has no checkpoint, or is of a task.
     """
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
@@ -72,14 +74,27 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         "windows": len(planned.endpoints),
         "eval_seed": config.eval.seed,
     }
+    summaries: dict[str, str] = {}
+    variants = {
+        v: with_parts(opened.model, config, config.variant(v)) for v in config.eval.variants
+    }
     with status.run_lock(run_dir, "probe"):
-        return {each.name: _summary(each, run_dir, about, inputs) for each in chosen}
+        for variant, scheme in {None: opened.model.scheme, **variants}.items():
+            opened.model.scheme = scheme.requires_grad_(False)
+            for each in chosen:
+                key = {**about, "probe": each.name, "variant": variant}
+                summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
+    return summaries
 
 
-def _summary(chosen: Probe, run_dir: Path, about: Row, inputs: ProbeInputs) -> str:
+def title_of(row: Row) -> str:
+    """Returns the name of a probe, with that of the variant it is of."""
+    return row["probe"] if row["variant"] is None else f"{row['probe']} + {row['variant']}"
+
+
+def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str:
     """Returns what a probe shows, computed only if the run's rows do not have it yet; draws it."""
-    log, picture = run_dir / ROWS, run_dir / "probes" / f"{chosen.name}.png"
-    key: Row = {**about, "probe": chosen.name}
+    log, picture = run_dir / ROWS, run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
 
     def kept() -> list[Row]:
         return [row for row in read_rows(log) if key.items() <= row.items()]
@@ -88,7 +103,7 @@ def _summary(chosen: Probe, run_dir: Path, about: Row, inputs: ProbeInputs) -> s
         append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
     rows = kept()
     if measured := [row for row in rows if "skipped" not in row]:
-        title = f"{chosen.name}: {about['run']}, {about['tokens_seen']:,} tokens seen"
+        title = f"{title_of(key)}: {key['run']}, {key['tokens_seen']:,} tokens seen"
         replace_file(picture, drawn(title, chosen.panels(measured)))
     return chosen.summary(rows)
 

@@ -25,7 +25,7 @@ PACKAGE = {
     "config": 1405,  # 900; a run changed, defaults of the user, filters of runs, names as in papers
     "errors, escaping, files, terminal": 520,  # 450, was 540; folders of exports and imports
     "tasks": 1045,  # without tasks
-    "probes": 375,  # without probes
+    "probes": 400,  # was 375; without probes; variants
     "encoder_decoder": 355,  # 350; dropout
     "hub": 1105,  # 700, was 1330; export in the layouts of transformers, code of an own one, upload
     "generation": 130,
@@ -39,7 +39,7 @@ TESTS = {
     "hub": 680,  # families in and out, a Hub on this machine
     "integration": 685,
     "model": 770,
-    "probes": 520,
+    "probes": 525,  # variants
     "report": 1185,  # 1335; what figures are drawn of; the width of the page in a browser
     "runs": 745,  # files that cannot be read
     "schemes": 2515,

@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import Shell
 from repository import example
@@ -80,6 +81,18 @@ def test_rows_of_another_checkpoint_or_text_are_computed_beside_the_first(run_di
         probed(run_dir, "receptive_field", change=change)
     keys = [(row["windows"], row["eval_seed"], row["length"]) for row in read_rows(log)[3:]]
     assert keys == [(w, s, n) for w, s in ((4, 0), (3, 0), (4, 1)) for n in (16, 32, 64)]
+
+
+def test_under_a_variant_it_is_the_changed_model_that_is_probed(run_dir: Path) -> None:
+    masked = probed(run_dir, "attention", change="eval.variants=[window]")
+    assert list(masked) == ["attention", "attention + window"]
+    assert masked["attention"] == probed(run_dir, "attention")["attention"]
+    rows = {(row["variant"], row["length"]): row for row in read_rows(run_dir / "probes.jsonl")}
+    for length in (32, 64):  # T = 16 keys are in sight, the first tokens not
+        plain, window = (np.array(rows[v, length]["distance"]) for v in (None, "window"))
+        assert window.max() * length <= 16 < plain.max() * length
+        assert np.max(rows["window", length]["sink"]) == 0
+    assert (run_dir / "probes" / "attention+window.png").is_file()
 
 
 def test_a_run_without_a_checkpoint_cannot_be_probed(run_dir: Path) -> None:
