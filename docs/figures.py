@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lengthgen.files import read_rows
 from lengthgen.report import figures, style
 from lengthgen.report.load import load
 from lengthgen.report.series import millions, select, short
@@ -125,6 +126,23 @@ def nope_masks() -> Figure | None:
     return figures.curve(study("nope_masks")[1], title=title)
 
 
+@style.styled()
+def position(layer: int = 3) -> Figure:
+    """Draws the positions that the probe reads off NoPE's states, by those where it reads."""
+    drawn = style.new_figure("NoPE: the position in its states", width=5.2, height=3.6)
+    axes = drawn.subplots()
+    axes.plot([0, 4], [0, 4], ":", color="grey", label="the true one")
+    for row in read_rows(ROOT / "results" / "conv_masks" / "probes.jsonl"):
+        masked, first = row["variant"] is not None, row["seed"] == 1
+        label = "last 512 tokens in sight" if masked else "all tokens in sight"
+        line = (row["positions"], row["predicted"][layer])
+        axes.plot(*line, color=style.COLOURS[masked], label=label if first else None)
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.set(xlim=(0, 4), ylim=(0, 2), xlabel="position / T", ylabel="position / T, as read off")
+    axes.legend(frameon=False, fontsize=style.FONT_SIZE)
+    return drawn
+
+
 def fire_positions() -> Figure | None:
     title = "FIRE trained on 512 tokens: perplexity behind masks, and with queries clamped to T"
     return figures.curve(study("fire_positions")[1], title=title)
@@ -224,7 +242,12 @@ FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
     **{"leaderboard": six_schemes, "training-loss": training_loss, "smollm2": smollm2},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
-    **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
+    **{
+        "position": position,
+        "nope_masks": nope_masks,
+        "fire_positions": fire_positions,
+        "kerple": kerple,
+    },
     **{"books": books, "accuracy-copy": accuracy("tasks", "copy")},
     "encoders-copy": accuracy("encoder_decoder", "copy"),
 }

@@ -17,9 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
+from lengthgen.files import read_rows
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
@@ -83,6 +85,12 @@ def used(study: str, name: str) -> int | None:
     lengths = {*rows(study).loc[rows(study)["series"] == series, "length"]}
     losses = {n: math.log(ppl(study, name, n)) for n in lengths if n <= T}
     return used_context(losses, T)
+
+
+def read_off(study: str, at: float, variant: str | None = None, layer: int = 3) -> float:
+    """Returns the position over T that the probe reads off a layer where the true one is `at`."""
+    runs = (r for r in read_rows(RESULTS / study / "probes.jsonl") if r["variant"] == variant)
+    return statistics.fmean(np.interp(at, r["positions"], r["predicted"][layer]) for r in runs)
 
 
 def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:

@@ -254,6 +254,9 @@ conv_masks() {
   after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 512,1024,4096,16384 \
     --variants window
   after lengthgen report runtime.root=runs/conv_masks --out results/conv_masks
+  after lengthgen probe runs/conv_masks/nope_conv-* --probes position --variants window \
+    runtime.threads=1
+  is_dry_run || cat runs/conv_masks/nope_conv-*/probes.jsonl >results/conv_masks/probes.jsonl
 }
 
 t5_rate() {

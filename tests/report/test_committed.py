@@ -79,10 +79,11 @@ def test_the_tables_of_a_folder_are_what_its_rows_give(rows: Path) -> None:
 
 
 def test_committed_folders_hold_what_cannot_be_made_again() -> None:
-    """Rows, manifest and table.md, training.csv, and the figures that a page shows."""
+    """Rows, manifest and table.md, training.csv, probes.jsonl, and figures that a page shows."""
     pages = "".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md"))
     for rows in RESULTS.glob("**/rows.parquet"):
         assert rows.stat().st_size < 1e6, rows
         kept = {path.name for path in rows.parent.iterdir()}
-        figures = kept - {"rows.parquet", "manifest.json", "table.md", "training.csv"}
+        others = {"manifest.json", "table.md", "training.csv", "probes.jsonl"}
+        figures = kept - {"rows.parquet", *others}
         assert all(f"{rows.parent.name}/{name}" in pages for name in figures), rows.parent
