@@ -65,6 +65,16 @@ sweep() {
   .venv/bin/lengthgen sweep eval=full "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
 }
 
+# copied NAME RUN...: copies runs of another study that are not there yet; rows are added to a copy
+copied() {
+  local root=runs/$1 run
+  shift
+  mkdir -p "$root"
+  for run in "$@"; do
+    is_dry_run || [[ ! -d $run || -d $root/${run##*/} ]] || cp -r "$run" "$root"
+  done
+}
+
 # after COMMAND...: a command on what was trained, unless nothing was to be done
 after() {
   is_dry_run || .venv/bin/"$@"
@@ -246,13 +256,10 @@ leaderboard() {
 }
 
 conv_masks() {
-  local run
-  mkdir -p runs/conv_masks
-  for run in runs/leaderboard/{nope,rope}_conv-*; do # a copy that is there has rows of its own
-    is_dry_run || [[ -d runs/conv_masks/${run##*/} ]] || cp -r "$run" runs/conv_masks
-  done
-  after lengthgen eval runs/conv_masks/*_conv-* runtime.threads=1 --lengths 512,1024,4096,16384 \
-    --variants window
+  copied conv_masks runs/leaderboard/{nope,rope}_conv-*
+  local options=(runtime.threads=1 --lengths 512,1024,4096,16384)
+  after lengthgen eval runs/conv_masks/*_conv-* "${options[@]}" --variants window
+  after lengthgen eval runs/conv_masks/nope_conv-* "${options[@]}" --variants window_sinks
   after lengthgen report runtime.root=runs/conv_masks --out results/conv_masks
   after lengthgen probe runs/conv_masks/nope_conv-* --probes position --variants window \
     runtime.threads=1
@@ -260,6 +267,7 @@ conv_masks() {
 }
 
 t5_rate() {
+  copied t5_rate runs/leaderboard/t5_conv-*-s1-* # one of the three, which need not be trained again
   sweep t5_rate experiment=leaderboard seed=1 scheme=t5_conv train.scheme_lr_ratio=1,16,64
   after lengthgen report runtime.root=runs/t5_rate --out results/t5_rate
 }
