@@ -87,8 +87,8 @@ def six_schemes() -> Figure | None:
 
 
 @style.styled()
-def smollm2(length: int = 12288) -> Figure:
-    """Draws the perplexity of the model as it is, and its loss under variants at one length."""
+def smollm2(near: int = 12288, far: int = 16384) -> Figure:
+    """Draws the perplexity of the model as it is, and its loss under variants at two lengths."""
     found = study("smollm2")[1]
     drawn = style.new_figure("SmolLM2-135M, trained on 8,192 tokens", width=9.5, height=3.9)
     left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
@@ -99,19 +99,22 @@ def smollm2(length: int = 12288) -> Figure:
     style.length_axis(left, plain["length"], trained=8192)
     left.set_title("as it is: perplexity", loc="left", fontsize=style.FONT_SIZE)
     left.set_xlabel("context in tokens")
-    gains = found[(found["quantity"] == "gain") & (found["length"] == length)]
-    gains = gains.sort_values("value", ignore_index=True)
-    for y, row in gains.iterrows():
-        colour = style.COLOURS[0 if pd.isna(row["variant"]) else 2]
-        right.plot([-row["low"], -row["high"]], [y, y], color=colour)
-        right.plot(-row["value"], y, "o", color=colour, markersize=4)
+    gains = found[found["quantity"] == "gain"].assign(name=found["variant"].fillna("as it is"))
+    order = gains[gains["length"] == near].sort_values("value")["name"]
+    for n, length in enumerate((near, far)):
+        at = gains[gains["length"] == length].set_index("name").reindex(order)
+        y = np.arange(len(at)) - 0.3 * n
+        reach = np.array([at["high"] - at["value"], at["value"] - at["low"]])
+        look = {"fmt": "o", "color": style.COLOURS[2 - n], "markersize": 4}
+        right.errorbar(-at["value"], y, xerr=reach, label=f"at {length:,} tokens", **look)
     right.axvline(0, color=style.GREY, linewidth=0.8, zorder=0)
-    names = gains["variant"].fillna("as it is").str.removesuffix("_2x")
-    right.set_yticks(range(len(gains)), names)
-    right.set_ylim(-0.6, len(gains) - 0.4)
-    title = f"at {length:,} tokens: loss above that of the last 8,192 alone"
-    right.set_title(title, loc="left", fontsize=style.FONT_SIZE)
+    right.set_yticks(range(len(order)), order.str.removesuffix("_2x"))
+    right.set(xlim=(-0.06, 1.1), ylim=(-0.6, len(order) - 0.4))
+    right.set_title(
+        "loss above that of the last 8,192 tokens", loc="left", fontsize=style.FONT_SIZE
+    )
     right.set_xlabel("nats per token, with 95 % intervals; right of 0 it is worse")
+    right.legend(frameon=False, fontsize=style.FONT_SIZE, loc="upper right")
     return drawn
 
 
