@@ -43,7 +43,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks t5_rate tasks encoder_decoder \
+fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate tasks encoder_decoder \
 smollm2 statistics"
 name=${1-}
 shift || true
@@ -264,6 +264,13 @@ conv_masks() {
   after lengthgen probe runs/conv_masks/nope_conv-* --probes position --variants window \
     runtime.threads=1
   is_dry_run || cat runs/conv_masks/nope_conv-*/probes.jsonl >results/conv_masks/probes.jsonl
+}
+
+alibi_flat() {
+  copied alibi_flat runs/leaderboard/alibi_conv-*
+  after lengthgen eval runs/alibi_flat/* runtime.threads=1 eval.endpoints=128 eval.targets=256 \
+    --lengths 512,4096,16384
+  after lengthgen report runtime.root=runs/alibi_flat --out results/alibi_flat
 }
 
 t5_rate() {
