@@ -25,6 +25,7 @@
 #   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
 #   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
 #               after leaderboard
+#   alibi_flat  ALiBi of leaderboard, with the convolution, on 128 documents; after leaderboard
 #   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
@@ -43,8 +44,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate tasks encoder_decoder \
-smollm2 statistics"
+fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate tasks \
+encoder_decoder smollm2 statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
