@@ -245,13 +245,8 @@ FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
     **{"leaderboard": six_schemes, "training-loss": training_loss, "smollm2": smollm2},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
-    **{
-        "position": position,
-        "nope_masks": nope_masks,
-        "fire_positions": fire_positions,
-        "kerple": kerple,
-    },
-    **{"books": books, "accuracy-copy": accuracy("tasks", "copy")},
+    **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
+    **{"books": books, "position": position, "accuracy-copy": accuracy("tasks", "copy")},
     "encoders-copy": accuracy("encoder_decoder", "copy"),
 }
 

@@ -25,7 +25,8 @@
 #   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
 #   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
 #               after leaderboard
-#   alibi_flat  ALiBi of leaderboard, with the convolution, five seeds, on 128 documents; after leaderboard
+#   alibi_flat  ALiBi of leaderboard, with the convolution, five seeds, on 128 documents; after
+#               leaderboard
 #   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
@@ -269,9 +270,8 @@ conv_masks() {
 
 alibi_flat() {
   copied alibi_flat runs/leaderboard/alibi_conv-*
-  sweep alibi_flat experiment=leaderboard scheme=alibi_conv seed=1,2,3,4,5
-  after lengthgen eval runs/alibi_flat/* runtime.threads=1 eval.endpoints=128 eval.targets=256 \
-    --lengths 512,4096,16384
+  sweep alibi_flat experiment=leaderboard scheme=alibi_conv seed=1,2,3,4,5 \
+    eval.endpoints=128 eval.targets=256 'eval.lengths=[512,4096,16384]'
   after lengthgen report runtime.root=runs/alibi_flat --out results/alibi_flat
 }
 

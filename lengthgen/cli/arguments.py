@@ -96,7 +96,7 @@ Variants = Annotated[
     str | None,
     typer.Option(
         metavar="V",
-        help="Training-free variant, a+b merges two; several for eval: V,V.",
+        help="Training-free variant, a+b merges two; several for eval and probe: V,V.",
         autocompletion=one_of(known_variants),
     ),
 ]

@@ -37,7 +37,8 @@ def probe_runs(
     to probes/ of the run; only missing probes are computed. A plugin may define custom probes.
     """
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
-    changes |= {} if variants is None else {"eval.variants": words_of(variants)}
+    if variants is not None:
+        changes["eval.variants"] = words_of(variants)
     from lengthgen import pipeline
     from lengthgen.config import plugins
     from lengthgen.probes import run as probing

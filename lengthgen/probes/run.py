@@ -53,9 +53,9 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
     config.refuse_arch("probe")
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
-    planned = opened.plan
+    planned, model = opened.plan, opened.model.requires_grad_(False)
     inputs = ProbeInputs(
-        model=opened.model.requires_grad_(False),
+        model=model,
         corpus=planned.corpus,
         endpoints=planned.endpoints,
         max_context=planned.max_context,
@@ -75,12 +75,10 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         "eval_seed": config.eval.seed,
     }
     summaries: dict[str, str] = {}
-    variants = {
-        v: with_parts(opened.model, config, config.variant(v)) for v in config.eval.variants
-    }
+    variants = {v: with_parts(model, config, config.variant(v)) for v in config.eval.variants}
     with status.run_lock(run_dir, "probe"):
-        for variant, scheme in {None: opened.model.scheme, **variants}.items():
-            opened.model.scheme = scheme.requires_grad_(False)
+        for variant, scheme in {None: model.scheme, **variants}.items():
+            model.scheme = scheme.requires_grad_(False)
             for each in chosen:
                 key = {**about, "probe": each.name, "variant": variant}
                 summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
