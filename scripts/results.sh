@@ -33,8 +33,10 @@
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
 #               seeds; reversing by encoders and decoders without positions
 #   smollm2     a pretrained model, SmolLM2-135M-Instruct (T = 8,192), as it is and under training-free
-#               variants, on 16 documents of a corpus: corpus=python, or a custom one, such as
-#               corpus=files corpus.path=FOLDER corpus.name=books; about 20 hours of one core
+#               variants, on 16 documents of a corpus: corpus=files corpus.path=FOLDER
+#               corpus.name=books; about 20 hours of one core
+#   smollm2_python  the same model on 16 modules of corpus=python, as it is and under two variants;
+#               two hours of one core
 #   statistics  error rates of intervals, ranks and verdicts, by simulation
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, rerun to resume. An
@@ -46,7 +48,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
 fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate tasks \
-encoder_decoder smollm2 statistics"
+encoder_decoder smollm2 smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -312,40 +314,53 @@ encoder_decoder() {
   after lengthgen report runtime.root=runs/encoder_decoder --out results/encoder_decoder
 }
 
+# imported NAME [OVERRIDE ...]: SmolLM2 as a run under runs/NAME, whose folder `run` names then
+imported() {
+  local root=runs/$1
+  local folder=$root/.smollm2
+  shift
+  if [[ ! -e $folder/tokenizer.json ]]; then
+    .venv/bin/pip install --quiet --no-deps --target "$root/.packages" gguf==0.19.0 \
+      accelerate==1.15.0 psutil==7.2.2
+    PYTHONPATH=$PWD/$root/.packages .venv/bin/python scripts/smollm2.py "$folder"
+  fi
+  # Scored as it was trained, in bf16: fp32 takes twice as long, and changes the loss at T by 0.001.
+  run=$(.venv/bin/lengthgen import "$folder" --name smollm2 corpus=python eval.endpoints=16 \
+    eval.endpoints_per_document=1 eval.targets=128 eval.max_context=32768 eval.deduplicate=false \
+    eval.precision=bf16 'eval.reference_variants=[]' "runtime.root=$root" runtime.threads=1 \
+    runtime.wandb=off "$@" "${given[@]}")
+  # Factors of the others are L/T. These groups keep distances at 2T within 0.7 T.
+  mkdir -p "$root/conf/variant"
+  echo '{selfextend: {neighbours: 0.25, group: 4}}' >"$root/conf/variant/selfextend_2x.yaml"
+}
+
+# scored LENGTHS [VARIANT ...]: evaluates `run`; without a variant, as it is
+scored() {
+  local lengths=$1 variant
+  shift
+  for variant in "${@:-}"; do
+    .venv/bin/lengthgen eval "$run" --config-dir "${run%/*}/conf" --lengths "$lengths" \
+      ${variant:+--variants "$variant"} runtime.threads=1 runtime.wandb=off >/dev/null
+  done
+}
+
 # The most telling windows come first: one of 16k takes minutes.
 smollm2() {
-  local root=runs/smollm2 run
-  local folder=$root/.smollm2 options=(runtime.threads=1 runtime.wandb=off)
-  if [[ ! -e $folder/tokenizer.json ]]; then
-    .venv/bin/pip install --quiet --no-deps --target $root/.packages gguf==0.19.0 \
-      accelerate==1.15.0 psutil==7.2.2
-    PYTHONPATH=$PWD/$root/.packages .venv/bin/python scripts/smollm2.py $folder
-  fi
-  run=$(.venv/bin/lengthgen import $folder --name smollm2 corpus=python eval.endpoints=16 \
-    eval.endpoints_per_document=1 eval.targets=128 eval.max_context=32768 eval.deduplicate=false \
-    eval.precision=bf16 \
-    'eval.lengths=[512,2048,8192,12288,16384]' 'eval.reference_variants=[]' \
-    "runtime.root=$root" "${options[@]}" "${given[@]}")
-  # Scored as it was trained, in bf16: fp32 takes twice as long, and changes the loss at T by 0.001.
-  # Factors of the others are L/T. These groups keep distances at 2T within 0.7 T.
-  mkdir -p $root/conf/variant
-  echo '{selfextend: {neighbours: 0.25, group: 4}}' >$root/conf/variant/selfextend_2x.yaml
-  # evaluate LENGTHS [VARIANT ...]
-  evaluate() {
-    local lengths=$1 variant
-    shift
-    for variant in "${@:-}"; do
-      .venv/bin/lengthgen eval "$run" --config-dir $root/conf --lengths "$lengths" \
-        ${variant:+--variants "$variant"} "${options[@]}" >/dev/null
-    done
-  }
-  evaluate 512,2048,8192,12288,16384
-  evaluate 16384 yarn ntk window_sinks
-  evaluate 12288 yarn ntk window_sinks
-  evaluate 16384 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
-  evaluate 12288 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
-  evaluate 32768 "" yarn ntk window_sinks
-  after lengthgen report runtime.root=$root --out results/smollm2
+  imported smollm2 'eval.lengths=[512,2048,8192,12288,16384]'
+  scored 512,2048,8192,12288,16384
+  scored 16384 yarn ntk window_sinks
+  scored 12288 yarn ntk window_sinks
+  scored 16384 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
+  scored 12288 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
+  scored 32768 "" yarn ntk window_sinks
+  after lengthgen report runtime.root=runs/smollm2 --out results/smollm2
+}
+
+smollm2_python() {
+  imported smollm2_python 'eval.lengths=[512,2048,8192,12288]'
+  scored 512,2048,8192,12288
+  scored 12288 streaming_llm yarn
+  after lengthgen report runtime.root=runs/smollm2_python --out results/smollm2_python
 }
 
 statistics() {
