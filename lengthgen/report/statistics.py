@@ -56,7 +56,7 @@ class Sums:
     """Sums and counts of one quantity: a row per point and seed, a column per document."""
 
     def __init__(self, rows: pd.DataFrame, quantity: Quantity) -> None:
-        scored = rows[rows["document"].notna()]
+        scored = rows.loc[rows["document"].notna()]
         nats, counts = quantity(scored)
         index = ["protocol", "series", "length", "seed"]
         table = scored[[*index, "document"]].assign(nats=nats, counts=counts)
@@ -264,7 +264,7 @@ def _notes(
     T = own["train_length"].max()
     if not has_T and max(lengths, default=0) > T:
         yield f"no loss at T={T}: no context gain and no verdict; add {T} to --lengths"
-    scored = own[own["document"].notna()]
+    scored = own.loc[own["document"].notna()]
     if lost := sorted(set(scored["length"]) - set(lengths)):
         yield f"left out: {', '.join(map(short, lost))}, which not every seed has"
     n_scored = scored[scored["length"].isin(lengths)]["document"].nunique()
