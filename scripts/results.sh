@@ -314,11 +314,12 @@ encoder_decoder() {
   after lengthgen report runtime.root=runs/encoder_decoder --out results/encoder_decoder
 }
 
-# imported NAME [OVERRIDE ...]: SmolLM2 as a run under runs/NAME, whose folder `run` names then
+alone=(runtime.threads=1 runtime.wandb=off)
+
+# imported NAME: SmolLM2 as a run under runs/NAME, whose folder `run` names then
 imported() {
   local root=runs/$1
   local folder=$root/.smollm2
-  shift
   if [[ ! -e $folder/tokenizer.json ]]; then
     .venv/bin/pip install --quiet --no-deps --target "$root/.packages" gguf==0.19.0 \
       accelerate==1.15.0 psutil==7.2.2
@@ -327,8 +328,9 @@ imported() {
   # Scored as it was trained, in bf16: fp32 takes twice as long, and changes the loss at T by 0.001.
   run=$(.venv/bin/lengthgen import "$folder" --name smollm2 corpus=python eval.endpoints=16 \
     eval.endpoints_per_document=1 eval.targets=128 eval.max_context=32768 eval.deduplicate=false \
-    eval.precision=bf16 'eval.reference_variants=[]' "runtime.root=$root" runtime.threads=1 \
-    runtime.wandb=off "$@" "${given[@]}")
+    eval.precision=bf16 \
+    'eval.lengths=[512,2048,8192,12288,16384]' 'eval.reference_variants=[]' \
+    "runtime.root=$root" "${alone[@]}" "${given[@]}")
   # Factors of the others are L/T. These groups keep distances at 2T within 0.7 T.
   mkdir -p "$root/conf/variant"
   echo '{selfextend: {neighbours: 0.25, group: 4}}' >"$root/conf/variant/selfextend_2x.yaml"
@@ -340,13 +342,14 @@ scored() {
   shift
   for variant in "${@:-}"; do
     .venv/bin/lengthgen eval "$run" --config-dir "${run%/*}/conf" --lengths "$lengths" \
-      ${variant:+--variants "$variant"} runtime.threads=1 runtime.wandb=off >/dev/null
+      ${variant:+--variants "$variant"} "${alone[@]}" >/dev/null
   done
 }
 
 # The most telling windows come first: one of 16k takes minutes.
 smollm2() {
-  imported smollm2 'eval.lengths=[512,2048,8192,12288,16384]'
+  local run
+  imported smollm2
   scored 512,2048,8192,12288,16384
   scored 16384 yarn ntk window_sinks
   scored 12288 yarn ntk window_sinks
@@ -357,7 +360,8 @@ smollm2() {
 }
 
 smollm2_python() {
-  imported smollm2_python 'eval.lengths=[512,2048,8192,12288]'
+  local run
+  imported smollm2_python
   scored 512,2048,8192,12288
   scored 12288 streaming_llm yarn
   after lengthgen report runtime.root=runs/smollm2_python --out results/smollm2_python
