@@ -28,6 +28,8 @@
 #   alibi_flat  ALiBi of leaderboard, with the convolution, five seeds, on 128 documents; after
 #               leaderboard
 #   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
+#   more_tokens RoPE, NoPE and sinusoidal positions of leaderboard, without the convolution, after 24
+#               million tokens, one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -47,8 +49,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate tasks \
-encoder_decoder smollm2 smollm2_python statistics"
+fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
+more_tokens tasks encoder_decoder smollm2 smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -281,6 +283,15 @@ t5_rate() {
   copied t5_rate runs/leaderboard/t5_conv-*-s1-* # one of the three, which need not be trained again
   sweep t5_rate experiment=leaderboard seed=1 scheme=t5_conv train.scheme_lr_ratio=1,16,64
   after lengthgen report runtime.root=runs/t5_rate --out results/t5_rate
+}
+
+more_tokens() {
+  local longer=(experiment=leaderboard seed=1 train.tokens=24000000
+    'eval.lengths=[128,512,1024,4096,16384]')
+  sweep more_tokens "${longer[@]}" scheme=nope,rope
+  sweep more_tokens "${longer[@]}" scheme=sinusoidal train.lr=2e-3
+  after lengthgen report runtime.root=runs/more_tokens --out results/more_tokens
+  after python docs/training_loss.py results/more_tokens/training.csv runs/more_tokens/*
 }
 
 tasks() {
