@@ -1,7 +1,7 @@
 """Writes the training loss of runs over tokens: python docs/training_loss.py FILE.csv RUN_DIR ...
 
 Each row is the mean over 60 steps of one run, in nats per token. In less than one epoch no token
-was trained on before, so that the mean estimates the loss within T on new text.
+was trained on before: the mean estimates the loss within T on new text of the same projects.
 """
 
 import sys
