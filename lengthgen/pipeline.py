@@ -179,8 +179,10 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
             stack.enter_context(status.record_status(run_dir, **ids))
             directory.write_config(config, run_dir)
             if model is not None:
-                weights = dict(model.named_parameters())
-                directory.write_provenance(run_dir, corpus, run=config.run_id, weights=weights)
+                weights, code = dict(model.named_parameters()), model.scheme.code
+                directory.write_provenance(
+                    run_dir, corpus, run=config.run_id, weights=weights, code=code
+                )
         stack.enter_context(ranks.together())
         ranks.barrier()
         # track push shows a run again; an agent of a W&B sweep waits for it

@@ -14,6 +14,7 @@ source scripts/install.sh
 
 began=$SECONDS
 swept=$(.venv/bin/lengthgen sweep scheme=rope,alibi runtime.wandb=off "$@")
-mapfile -t runs < <(tail -n +2 <<<"$swept" | cut -f2)
+runs=()
+while read -r run; do runs+=("$run"); done < <(tail -n +2 <<<"$swept" | cut -f2)
 .venv/bin/lengthgen report "${runs[@]}" --out report
 echo "done in $((SECONDS - began)) s; open report/report.html" >&2

@@ -113,6 +113,7 @@ def run(
     from lengthgen.runs import devices
     from lengthgen.sweep import local, states
     from lengthgen.sweep.slurm import options, submit
+    from lengthgen.terminal import clock
 
     if slurm is not None and (jobs or gpus):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
@@ -133,7 +134,9 @@ def run(
         return local.run(points, slots, gpus=gpus, say=warn)
     seconds = local.seconds_per_step(todo[0], slots[0], say=warn)
     rate = f"{todo[0].title}: {seconds:.3g} s a step, {todo[0].config.train.steps:,} steps"
-    warn_once(f"{rate}; {len(todo)} points to do, {len(slots)} at a time")
+    total = clock(seconds * sum(point.config.train.steps for point in todo) / len(slots))
+    to_do = f"{len(todo)} points to do, {len(slots)} at a time"
+    warn_once(f"{rate}; {to_do}: about {total} of training")
     return before
 
 

@@ -65,5 +65,7 @@ def module(digest: str) -> ModuleType:
         except Exception as error:
             del sys.modules[name]
             why = f"{type(error).__name__}: {error}"
+            if isinstance(error, ModuleNotFoundError):
+                why += "; a plugin is one file, and imports installed packages alone"
             raise UserError(f"plugins: {plugin.path} does not import: {why}") from error
     return sys.modules[name]

@@ -79,6 +79,11 @@ def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     checkpoint = checkpoints.final(config, run_dir)
     model = build_model(config, vocab_size=corpus.vocab_size)
     model.load_state_dict(checkpoint.weights)
+    for name in directory.edited(run_dir, model.scheme.code, run=config.run_id):
+        show.say(
+            f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; to "
+            "train it again, give lengthgen train --force"
+        )
     return Evaluation(
         config=config,
         plan=planned,

@@ -148,7 +148,7 @@ def _write(config: Config, weights: Weights, theirs: dict[str, Any]) -> None:
     with new_folder(run_dir) as aside:
         checkpoints.save(aside, run=run, step=0, weights=weights, trainer={})
         directory.write_config(config, aside)
-        directory.write_provenance(aside, None, run=run, weights=weights)
+        directory.write_provenance(aside, None, run=run, weights=weights, code={})
         checkpoints.mark_trained(aside, run=run)
         status.write(aside, status.Status("done"), run=run)
         if not kept.exists():

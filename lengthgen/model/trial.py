@@ -21,7 +21,7 @@ def try_out(model: Transformer, config: Config) -> None:
 
     Raises UserError for what a part can tell in a call alone, such as a share that keeps no rotated
     channel, and with part, file and line if a plugin's part raises, returns what does not fit, or
-    makes loss or gradient infinite.
+    makes loss or gradient infinite; and if with such a part an output depends on later tokens.
     """
     scheme, parts = model.scheme, model.scheme.parts.items()
     for name, part in parts:
@@ -39,6 +39,8 @@ def try_out(model: Transformer, config: Config) -> None:
             _values(config, model)
         if own and not math.isfinite(loss + norm):
             raise FloatingPointError(f"loss {loss}, gradient's norm {norm} before any update")
+        if own and config.model.arch == "decoder":
+            _check_outputs(config, model)
     except UserError:
         raise
     except Exception as error:
@@ -52,8 +54,8 @@ def try_out(model: Transformer, config: Config) -> None:
 
 def _values(config: Config, model: Transformer) -> tuple[float, float]:
     """Returns the loss and its gradient's norm."""
-    device, vocab_size = model.embedding.weight.device, model.embedding.num_embeddings
-    tokens_BT = torch.arange(16, device=device).view(2, 8)[:, : config.train.length] % vocab_size
+    tokens_BT = _tokens(config, model)
+    device = tokens_BT.device
     targets_BQ = tokens_BT[:, 1:]  # fewer than the keys: a mix-up of the two does not fit
     generator, starts = torch.Generator().manual_seed(config.seed), model.answer_starts(tokens_BT)
     with torch.autocast(device.type, torch.bfloat16, enabled=config.train.precision == "bf16"):
@@ -62,6 +64,33 @@ def _values(config: Config, model: Transformer) -> tuple[float, float]:
     nats.backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
     return nats.item(), norm.item()
+
+
+def _tokens(config: Config, model: Transformer) -> torch.Tensor:
+    device, vocab_size = model.embedding.weight.device, model.embedding.num_embeddings
+    return torch.arange(16, device=device).view(2, 8)[:, : config.train.length] % vocab_size
+
+
+@torch.no_grad()
+def _check_outputs(config: Config, model: Transformer) -> None:
+    """Raises ValueError if outputs depend on later tokens, or on torch's global generator."""
+    tokens_BT = _tokens(config, model)
+    changed_BT = tokens_BT.clone()
+    changed_BT[:, -1] = tokens_BT[:, 0]
+
+    def outputs(tokens_BT: torch.Tensor, *, seed: int) -> torch.Tensor:
+        """Returns the outputs before the last token."""
+        generator = torch.Generator().manual_seed(config.seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return model(tokens_BT, generator=generator)[:, :-1]
+
+    expected = outputs(tokens_BT, seed=0)
+    if not torch.allclose(outputs(changed_BT, seed=0), expected, atol=1e-5):
+        raise ValueError("an output depends on later tokens; a hook may use none of them")
+    again = expected if config.model.dropout else outputs(tokens_BT, seed=1)
+    if not torch.allclose(again, expected, atol=1e-5):
+        raise ValueError("outputs are random; draw from c.generator, not from the global one")
 
 
 def _blame(error: Exception, own: dict[nn.Module, str]) -> str:

@@ -92,7 +92,10 @@ def text_section(selection: Selection, end: str) -> ReportSection:
         ],
         notes=[*selection.notes, *(f"{', '.join(names)}: {note}." for note, names in limits)],
         data={f"curves{end}": curves(known)},
-        summary=[tables.summary(own, name) for name, own in numbers.items()],
+        summary=[
+            tables.summary(own, name, notes=selection.notes if name == main else ())
+            for name, own in numbers.items()
+        ],
     )
 
 

@@ -53,8 +53,8 @@ def select(rows: pd.DataFrame) -> list[Selection]:
 
     Those are the complete cells; of each run those of its newest checkpoint; under each protocol
     those of the one condition (precision, targets, endpoints) that most curves have, of several the
-    one of most rows; of runs of one seed the first by name; and the seeds that have the lengths
-    which most seeds of the series have.
+    one of most lengths, of these the one evaluated last; of runs of one seed the first by name; and
+    the seeds that have the lengths which most seeds of the series have.
     """
     rows = rows.reset_index(drop=True)
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed"])]
@@ -83,8 +83,9 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
         rows["precision"].map(str) + ", " + targets + "endpoints " + rows["endpoints"].map(str)
     )
     rows = rows.assign(condition=condition, curve=rows["run"] + rows["variant"].fillna(""))
-    counts = rows.groupby(["protocol", "condition"])["curve"].agg(["nunique", "size"])
-    ordered = counts.sort_values(["nunique", "size"]).reset_index()
+    counts = rows.reset_index().groupby(["protocol", "condition"])
+    ranked = counts.agg({"curve": "nunique", "length": "nunique", "index": "max"})
+    ordered = ranked.sort_values([*ranked.columns]).reset_index()
     chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
     remedy = "evaluated with other settings than most; run lengthgen eval with those"
     for condition, others in rows[rows["condition"] != chosen].groupby("condition"):

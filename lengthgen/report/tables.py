@@ -85,7 +85,7 @@ def shown(table: Table) -> str:
         drawn.add_row(*(Text(escaping.visible(cell.text + cell.sign)) for cell in row))
     console = Console(width=80, force_terminal=False)  # no style: echo() shows control characters
     with console.capture() as text:
-        console.print(drawn)
+        console.print(drawn, *(Text(escaping.visible(note)) for note in table.notes), sep="\n")
     return text.get()
 
 
@@ -206,7 +206,7 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
     )
 
 
-def summary(numbers: Numbers, protocol: str) -> Table:
+def summary(numbers: Numbers, protocol: str, *, notes: Sequence[str]) -> Table:
     """Returns the perplexity at T and three longer lengths, and the verdict at the longest."""
     T = min(numbers.T.values())
     lengths = [n for n in numbers.common if n >= min(T, numbers.common[-1])]
@@ -221,7 +221,8 @@ def summary(numbers: Numbers, protocol: str) -> Table:
         for name in numbers.series
     ]
     title = "Perplexity by context length" + (f", {protocol}" if protocol != HEADLINE else "")
-    return Table(title=title, head=["scheme", *map(short, lengths), "verdict"], rows=rows)
+    head = ["scheme", *map(short, lengths), "verdict"]
+    return Table(title=title, head=head, rows=rows, notes=notes)
 
 
 def _scored(rows: pd.DataFrame, protocol: str) -> str:

@@ -50,16 +50,24 @@ def load_config(run_dir: Path) -> Config:
 
 
 def write_provenance(
-    run_dir: Path, corpus: TokenizedCorpus | None, *, run: str, weights: "Mapping[str, Tensor]"
+    run_dir: Path,
+    corpus: TokenizedCorpus | None,
+    *,
+    run: str,
+    weights: "Mapping[str, Tensor]",
+    code: Mapping[str, str],
 ) -> None:
     """Writes env.json: command, host, commit, versions, size and corpus of the first start.
+
+    With `code`, digests of the code of parts by name.
 
     `restarts` holds each later start that differs from the one before it.
     """
     start = {"argv": [utf8(word) for word in sys.argv], "host": platform.node(), **environment()}
     provenance = read_provenance(run_dir, run=run)
     if not provenance:
-        provenance = {"run": run, **start, **n_parameters(weights), "restarts": []}
+        sizes = n_parameters(weights)
+        provenance = {"run": run, **start, **sizes, "code": {**code}, "restarts": []}
         if corpus is not None:  # not imported
             provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
     elif start.items() <= [provenance, *provenance["restarts"]][-1].items():
@@ -128,6 +136,12 @@ def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
             f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
+
+
+def edited(run_dir: Path, code: Mapping[str, str], *, run: str) -> list[str]:
+    """Returns the names of the parts whose code was another when the run began."""
+    begun = read_provenance(run_dir, run=run).get("code", {})
+    return [name for name, digest in code.items() if begun.get(name, digest) != digest]
 
 
 def run_dirs(root: Path) -> list[Path]:

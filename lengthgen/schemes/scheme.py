@@ -1,10 +1,12 @@
 """Scheme: the parts of a model, sorted for every layer by the hooks that they override."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 import torch
 from torch import Tensor, nn
 
+from lengthgen.config.registry import code_of
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import HOOKS, OWNED, AttentionContext, LayerHooks, Part
 
@@ -45,6 +47,12 @@ class Scheme(nn.Module):
             for active in (everywhere.union(cycle[i % len(cycle)]) for i in range(n_layers))
         ]
         self.clamp_parameters()
+
+    @property
+    def code(self) -> dict[str, str]:
+        """A digest of the code of each part, by name."""
+        sources = {name: code_of(type(part)).encode() for name, part in self.parts.items()}
+        return {name: sha256(source).hexdigest()[:12] for name, source in sources.items()}
 
     @property
     def depends_on_length(self) -> bool:

@@ -1,5 +1,6 @@
 """Each protocol scores the tokens it says, the same ones at every length and world size."""
 
+import io
 import itertools
 import math
 import re
@@ -21,11 +22,11 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation import plan as plans
-from lengthgen.files import read_rows
+from lengthgen.files import read_rows, write_rows
 from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import report
-from lengthgen.runs import status
+from lengthgen.runs import directory, status
 from lengthgen.terminal import Progress
 
 
@@ -244,6 +245,22 @@ def test_long_windows_are_written_one_by_one_and_a_kill_loses_one(
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert log.read_text()[:before] == "".join(whole[:5])
     assert log.read_text().splitlines(keepends=True) == whole
+
+
+def test_code_that_was_edited_since_is_named(tmp_path: Path, cache: Path) -> None:
+    config = small_config("scheme=alibi", f"runtime.root={tmp_path}", f"runtime.cache={cache}")
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+
+    def said() -> str:
+        out = io.StringIO()
+        with Progress(is_main=True, file=out) as show:
+            evaluator.evaluate(config, run_dir, ranks=ALONE, show=show)
+        return out.getvalue()
+
+    assert "has changed" not in said()
+    begun = directory.read_provenance(run_dir, run=config.run_id)
+    write_rows(run_dir / "env.json", [begun | {"code": {"alibi": "0" * 12}}])
+    assert "code of scheme.parts.alibi has changed" in " ".join(said().split())
 
 
 def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache: Path) -> None:

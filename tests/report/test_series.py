@@ -117,6 +117,16 @@ def test_what_was_evaluated_otherwise_is_named_alone(change: dict[str, object], 
     assert f"alibi-s1 (tail at 256, 512, 1k, 2k): {why}, evaluated with other" in left_out[0]
 
 
+@pytest.mark.parametrize("last", [4, 64])
+def test_of_settings_with_the_same_lengths_the_last_evaluated_are_shown(last: int) -> None:
+    tables = {K: frame(3.0, targets=K) for K in (4, 64)}
+    first = 68 - last
+    few = frame(3.0, targets=8, lengths=(512,))
+    (selection,) = select(pd.concat([tables[first], tables[last], few]))
+    assert set(selection.rows["targets"]) == {last}
+    assert sum(f"K={first}" in note for note in selection.notes) == 3
+
+
 def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:
     late = frame(3.0, seeds=(3,), lengths=(512,))
     (selection,) = select(pd.concat([frame(3.0, seeds=(1, 2)), late]))

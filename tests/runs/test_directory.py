@@ -54,6 +54,7 @@ def start(run_dir: Path, corpus: corpora.TokenizedCorpus) -> None:
         corpus,
         run="rope",
         weights={"embedding.weight": torch.ones(2, 2), "x": torch.ones(3)},
+        code={"rope": "0"},
     )
 
 

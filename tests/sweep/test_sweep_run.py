@@ -1,6 +1,7 @@
 """Sweeps of real processes: points that fail, a repeat, Ctrl-C."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -77,7 +78,11 @@ def test_a_dry_run_lists_points_and_seconds_of_a_step_and_trains_none(tmp_path: 
     ran = sweep("scheme=rope", "seed=1,2", "--jobs", "2", "--dry-run")
     assert (ran.code, column(ran, "state")) == (0, ["new", "new"])
     assert ran.err.splitlines()[-1].startswith("seed=1: ")
-    assert ran.err.splitlines()[-1].endswith(" s a step, 8 steps; 2 points to do, 2 at a time")
+    said = (
+        r"([\d.]+) s a step, 8 steps; 2 points to do, 2 at a time: about (\d+):(\d\d) of training"
+    )
+    [(step, minutes, seconds)] = re.findall(said, ran.err.splitlines()[-1])
+    assert 60 * int(minutes) + int(seconds) == pytest.approx(8 * float(step), rel=0.01, abs=0.6)
     assert not list(tmp_path.glob("runs/*-s*"))
 
 
