@@ -13,6 +13,7 @@ from lengthgen.config.sections import flatten
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import statistics
 from lengthgen.report.load import load as load_rows
+from lengthgen.report.load import only
 from lengthgen.runs import directory
 from lengthgen.terminal import Progress
 
@@ -85,8 +86,8 @@ def evaluate(
     changes |= flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
-    (config,) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
-    curves = results(run_dir)
+    ((config, rows),) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
+    curves = statistics.curves(statistics.findings(only(load_rows([run_dir]), rows)))
     wanted = config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]
     return curves.loc[

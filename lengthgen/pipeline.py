@@ -14,7 +14,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
-from lengthgen.evaluation.evaluator import evaluate
+from lengthgen.evaluation.evaluator import Row, evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import architecture, create
@@ -142,19 +142,22 @@ def evaluate_runs(
     *,
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
-) -> list[Config]:
-    """Adds what is missing of the curves of runs; returns their configurations with the changes."""
+) -> list[tuple[Config, list[Row]]]:
+    """Adds what is missing of the curves of runs; returns their changed configurations, and rows.
+
+    The rows are those that the configuration asks for, whether they were there or not.
+    """
     configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugins)
     ranks = Ranks.from_env()
-    device = devices.device_of(configs[0].runtime, ranks)
+    device, measured = devices.device_of(configs[0].runtime, ranks), list[list[Row]]()
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
             file = run_dir / "eval.jsonl"
             before = file.stat().st_size if file.exists() else 0
-            evaluate(config, run_dir, ranks=ranks, show=show)
+            measured.append(evaluate(config, run_dir, ranks=ranks, show=show))
             if ranks.is_main and file.exists() and file.stat().st_size > before:
                 tracking.show_results(config, run_dir, say=show.say)
-    return configs
+    return [*zip(configs, measured, strict=True)]
 
 
 @signals.interruptible()

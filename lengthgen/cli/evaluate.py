@@ -52,6 +52,8 @@ def evaluate_runs(
 
     if "all" in changes.get("eval.protocols", []):
         changes["eval.protocols"] = list(of_text)
-    pipeline.evaluate_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
+    evaluated = pipeline.evaluate_runs(
+        run_dirs, changes, config_dir=config_dir, plugins=plugin or []
+    )
     if Ranks.from_env().is_main:
-        echo(report.terminal(run_dirs))
+        echo(report.terminal(run_dirs, [row for _, rows in evaluated for row in rows]))

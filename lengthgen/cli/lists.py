@@ -123,6 +123,12 @@ def record(run_dir: Path) -> dict[str, Any]:
     except UserError as error:
         return of_run | {"state": "unreadable", "reason": str(error)}
     own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
+    lengths = dict[str, set[int]]()  # by what is scored, the last evaluated at the end
+    for row in own:
+        same = lengths.pop(row["endpoints"], set())
+        lengths[row["endpoints"]] = same | {row["length"]}
+    shown = max(reversed(lengths), key=lambda endpoints: len(lengths[endpoints]), default=None)
+    own = [row for row in own if row["endpoints"] == shown]
     last = trained[-1] if trained else {"train/step": 0, "train/tokens": None}
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):

@@ -141,7 +141,8 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
             plain = _at_keys(group, file)
             groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
             replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
-    return replaced | ({"train.steps"} if "train.tokens" in replaced else set())
+    budgets = {"train.steps", "train.tokens"}  # one budget in two units
+    return replaced | (budgets if replaced & budgets else set())
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:

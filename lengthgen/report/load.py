@@ -98,6 +98,14 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 
 
+def only(rows: pd.DataFrame, measured: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Returns the rows that were scored with the settings of the measured ones."""
+    keys = ["run", "protocol", "precision", "targets", "endpoints"]
+    asked = pd.DataFrame(measured, columns=keys).astype({"targets": "float64"}).drop_duplicates()
+    found = rows[keys].merge(asked, how="left", indicator=True)["_merge"] == "both"
+    return rows.loc[found.to_numpy()]
+
+
 def _listed(paths: Sequence[Path]) -> list[Path]:
     """Returns run directories and folders of reports, each once."""
     listed: dict[Path, Path] = {}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,7 +18,7 @@ from lengthgen.config import compose, registry
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
-from lengthgen.report.load import MANIFEST, ROWS, load, save
+from lengthgen.report.load import MANIFEST, ROWS, load, only, save
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import curves, findings
 from lengthgen.report.style import MAX_LINES, saved
@@ -117,9 +118,10 @@ def sentences(own: Numbers) -> Iterator[str]:
         yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
 
 
-def terminal(paths: Sequence[Path]) -> str:
-    """Returns what a command that evaluated these runs shows."""
-    return summary(sections(load(paths)))
+def terminal(paths: Sequence[Path], measured: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Returns what a command that evaluated these runs shows: of all, or by settings of rows."""
+    rows = load(paths)
+    return summary(sections(rows if measured is None else only(rows, measured)))
 
 
 def summary(made: Sequence[ReportSection]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -51,6 +52,10 @@ def test_a_run_changed_is_the_run_of_all_the_words(shell: Shell, run: Path) -> N
     assert gpu["train"]["tokens"] == 2 * gpu["train"]["batch_tokens"]
     assert (gpu["runtime"]["device"], gpu["corpus"]["name"]) == ("cuda", "stdlib")
     assert gpu["runtime"]["root"] == str(run.parent)
+    longer = yaml.safe_load(
+        shell.run("train", "--from", run.name, "train.steps=3", "--cfg", "job").out
+    )
+    assert longer["train"]["tokens"] == 3 * longer["train"]["batch_tokens"]
     of_files = ("corpus=files", "corpus.path=texts")  # which a choice leaves open
     ran = shell.run("train", "--from", run.name, *of_files, "--cfg", "job")
     assert yaml.safe_load(ran.out)["corpus"]["path"] == str(Path("texts").absolute())
@@ -76,6 +81,21 @@ def test_runs_are_chosen_by_their_values_and_shown_as_json(shell: Shell, run: Pa
     curve = {(row["variant"], row["length"]): row["ppl"] for row in json.loads(ran.out)}
     assert curve[None, 32] == pytest.approx(record["ppl"]["32"])
     assert ran.err.endswith("report/report.html\n")
+
+
+def test_numbers_of_other_settings_are_never_in_one_row(shell: Shell, run: Path) -> None:
+    def listed() -> dict[str, float]:
+        (record,) = json.loads(shell.run("list", "runs", "--json").out)
+        return record["ppl"]
+
+    before = listed()
+    few = shell.run("eval", run.name, "--lengths", "64", "eval.endpoints=2").out
+    assert re.search(r"^\| scheme +\| +64 \|", few, re.MULTILINE)
+    assert listed() == before
+    asked = ("eval", run.name, "--lengths", "T,2T", "eval.endpoints=2")
+    assert shell.run(*asked).out != shell.run("eval", run.name).out
+    assert set(listed()) == {"16", "32", "64"}
+    assert listed()["16"] != before["16"]
 
 
 CONFIGURATIONS = [
