@@ -157,16 +157,22 @@ def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path
     assert (run_dir / "eval.jsonl").read_bytes() == whole
 
 
-def test_a_loss_that_is_not_finite_is_kept_and_shown_as_infinite(
-    run: tuple[Config, Path], corpus: TokenizedCorpus
+@pytest.mark.parametrize(
+    ("scale", "kind", "n"),
+    [(math.nan, "NaN", 2), (8e37, "infinite", 1)],  # 8e37: fp32 holds logits, not all differences
+)
+def test_a_loss_that_is_not_finite_is_named_kept_and_shown_as_infinite(
+    run: tuple[Config, Path], corpus: TokenizedCorpus, scale: float, kind: str, n: int
 ) -> None:
     config, run_dir = run
     model = create(config, vocab_size=corpus.vocab_size)
     with torch.no_grad():
-        model.embedding.weight[:, 0] = torch.nan
+        next(model.norm.parameters()).fill_(scale)
     save_model(run_dir, model, config, step=9)
-    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    assert {row["nats"] for row in rows if row["length"] == 16} == {None}
+    show = Progress(is_main=True, file=(screen := io.StringIO()))
+    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=show)
+    assert f"tail 16: the loss is {kind} in {n} of 2 documents\n" in screen.getvalue()
+    assert [row["nats"] for row in rows].count(None) == n
     [point] = [p for p in points_of(rows) if p.length == 16]
     assert point.ppl == math.inf
     assert "inf" in report.terminal([run_dir])

@@ -127,6 +127,32 @@ def test_a_prefix_gives_the_same_rows_unless_length_matters(case: Case) -> None:
 
 
 @torch.no_grad()
+def test_training_draws_from_the_generator_of_the_call_alone(case: Case) -> None:
+    case.model.train()
+    outputs: list[Tensor] = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            outputs.append(case.hidden())
+    assert torch.equal(*outputs)
+
+
+@torch.no_grad()
+def test_a_row_alone_gives_what_it_gives_in_its_batch(case: Case) -> None:
+    for training in (False, True):
+        case.model.train(training)
+        alone = [hidden(case.model, row) for row in case.tokens.split(1)]
+        close(torch.cat(alone), case.hidden(), atol=1e-12)
+
+
+@torch.no_grad()
+def test_outputs_far_beyond_the_trained_length_are_finite(case: Case) -> None:
+    far = 32 * T
+    if case.model.scheme.unsupported_reason(far) is None:
+        assert torch.isfinite(hidden(case.model, some_tokens(far), n_last=1)).all()
+
+
+@torch.no_grad()
 def test_shifted_positions_change_nothing_where_claimed(case: Case) -> None:
     model, scheme, (q, k, v) = case.model, case.model.scheme, case.qkv
     shift = 0 if scheme.unsupported_reason(case.length + 5) else 5
