@@ -60,10 +60,17 @@ def validate(kind: type[T], plain: Mapping[str, Any], *, where: str = "") -> T:
     try:
         return TypeAdapter(kind).validate_python(plain)
     except ValidationError as error:
-        known = {*flatten(plain), *getattr(kind, "model_fields", ())}
+        known = {*flatten(plain), *_keys_of(kind)}
         raise UserError(
             _one_line(error, plain, known={where + k for k in known}, where=where)
         ) from None
+
+
+def _keys_of(kind: Any) -> set[str]:
+    """Returns the dotted keys of a section's fields, and of those that are sections; else none."""
+    fields = getattr(kind, "model_fields", {})
+    inner = ({f"{k}.{key}" for key in _keys_of(fields[k].annotation)} for k in fields)
+    return {*fields}.union(*inner)
 
 
 def _one_line(error: ValidationError, plain: object, *, known: set[str], where: str) -> str:

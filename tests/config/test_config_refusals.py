@@ -127,6 +127,9 @@ FILES = {  # of the user's own, as conf/scheme/mine.yaml
     b"name: mine\nname: yours\nparts: {}\n": 'found duplicate key name in "{path}", line 2',
     b"name: \xff\n": "{path}: cannot be read as YAML: 'utf-8' codec can't decode byte 0xff",
     b"name: mine\n": "scheme.parts: a value is required",
+    b"name: mine\npart: {my_bias: {}}\n": "scheme.part: unknown key; did you mean scheme.parts?",
+    b"nam: mine\nparts: {}\n": "scheme.nam: unknown key; did you mean scheme.name?",
+    b"name: mine\nparts: {}\nvariant: {}\n": "did you mean scheme.variants?",
     b"defaults:\n  - mine\n  - _self_\nname: mine\nparts: {}\n": "lists itself",
 }
 
