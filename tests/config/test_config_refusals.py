@@ -130,6 +130,9 @@ FILES = {  # of the user's own, as conf/scheme/mine.yaml
     b"name: mine\npart: {my_bias: {}}\n": "scheme.part: unknown key; did you mean scheme.parts?",
     b"nam: mine\nparts: {}\n": "scheme.nam: unknown key; did you mean scheme.name?",
     b"name: mine\nparts: {}\nvariant: {}\n": "did you mean scheme.variants?",
+    b"name: mine\nparts: [my_bias, rope]\n": "write parts: {{my_bias: {{}}, rope: {{}}}}",
+    b"name: mine\nparts: {my_bias: }\n": "scheme.parts.my_bias: None should be a valid dictionary; "
+    "write my_bias: {{}}",
     b"defaults:\n  - mine\n  - _self_\nname: mine\nparts: {}\n": "lists itself",
 }
 
