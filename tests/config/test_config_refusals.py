@@ -81,6 +81,12 @@ def test_a_mistake_on_the_command_line(words: str) -> None:
     assert COMMAND_LINE[words] in refusal(*words.split(" "))
 
 
+def test_only_mistakes_are_counted() -> None:
+    said = refusal("train.lr=abc", "eval.lengths=[T,2T,16T]")
+    assert said.endswith("parse string as a number")
+    assert refusal("train.lr=abc", "seed=x", "eval.lengths=[T,2T]").endswith(" (and 1 more)")
+
+
 @pytest.mark.parametrize(
     "value", ["/d/o'brien", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9", "it's $5"]
 )
