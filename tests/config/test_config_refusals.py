@@ -18,7 +18,7 @@ from lengthgen.errors import UserError
 
 COMMAND_LINE = {
     # Hydra
-    "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
+    "scheme=rpoe": "no such scheme; did you mean rope? (a file of one's own needs --config-dir)",
     "model=zzz": "model=zzz: no such model; known: alibi, base, ",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; give len",
     "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
@@ -156,6 +156,7 @@ def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_pat
 
 def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     none = tmp_path / "none"
+    assert "--config-dir" not in refusal("scheme=rpoe", config_dir=tmp_path)
     assert refusal(config_dir=none).startswith(f"--config-dir: {none} is not a folder")
     (tmp_path / "scheme").mkdir()
     (tmp_path / "scheme" / "rope.yaml").write_text("name: rope\n")
