@@ -170,7 +170,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
             )
     words = [*user_overrides(overrides, config_dir=config_dir), *overrides]
     for override in _parse(words):
-        _refuse_unknown_choice(override, folders)
+        _refuse_unknown_choice(override, folders, config_dir)
     plain = _composed(words, config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
@@ -391,7 +391,9 @@ def _spelled_out(word: str) -> list[str]:
     return ["corpus=hub", f"corpus.repo={short[1]}"]
 
 
-def _refuse_unknown_choice(override: Override, folders: Mapping[str, dict[str, Path]]) -> None:
+def _refuse_unknown_choice(
+    override: Override, folders: Mapping[str, dict[str, Path]], config_dir: Path | None
+) -> None:
     """Raises UserError with the choice that is spelled so, a word more or less.
 
     DAPEv2 is dape_v2_kerple, T5-bias is t5; rotary is the first word of what describes rope.
@@ -412,7 +414,8 @@ def _refuse_unknown_choice(override: Override, folders: Mapping[str, dict[str, P
     elif group == "corpus" and Path(name).exists():
         remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
     else:
-        remedy = suggestion(spelled, known)
+        own = "" if config_dir else " (a file of one's own needs --config-dir)"
+        remedy = suggestion(spelled, known) + own
     raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
 
 

@@ -60,10 +60,17 @@ def validate(kind: type[T], plain: Mapping[str, Any], *, where: str = "") -> T:
     try:
         return TypeAdapter(kind).validate_python(plain)
     except ValidationError as error:
-        known = {*flatten(plain), *getattr(kind, "model_fields", ())}
+        known = {*flatten(plain), *_keys_of(kind)}
         raise UserError(
             _one_line(error, plain, known={where + k for k in known}, where=where)
         ) from None
+
+
+def _keys_of(kind: Any) -> set[str]:
+    """Returns the dotted keys of a section's fields, and of those that are sections; else none."""
+    fields = getattr(kind, "model_fields", {})
+    inner = ({f"{k}.{key}" for key in _keys_of(fields[k].annotation)} for k in fields)
+    return {*fields}.union(*inner)
 
 
 def _one_line(error: ValidationError, plain: object, *, known: set[str], where: str) -> str:
@@ -84,6 +91,10 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
     more = f" (and {others} more)" if others else ""
     if first["type"] == "list_type" and re.fullmatch(r"[\w.+-]+", str(first["input"])):
         more = f"; give {key}=[{first['input']}]"
+    if first["type"] == "dict_type":
+        names = first["input"] if isinstance(first["input"], list) else []
+        inner = ", ".join(f"{name}: {{}}" for name in names if isinstance(name, str))
+        more = f"; write {key.rpartition('.')[2]}: {{{shortened(inner)}}}"
     return f"{key}: {value} {' and '.join(messages)}{more}"
 
 

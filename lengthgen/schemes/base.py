@@ -107,15 +107,17 @@ class AttentionContext:
     def total_bias(self) -> Tensor | None:
         """Returns the sum of all parts' biases of the block, or None if no part has one.
 
-        Raises ValueError for a bias without a value for each query and key.
+        Raises ValueError for a bias without a value for each head, query and key.
         """
-        due = (self.q_pos.shape[-1], self.k_pos.shape[-1])
+        Q, S, H = self.q_pos.shape[-1], self.k_pos.shape[-1], self.shape.n_heads
         biases: list[Tensor] = []  # list[Tensor]() would end a graph of torch.compile
         for part in self.hooks.bias:
             if (bias := part.bias(self)) is not None:
-                if bias.shape[-2:] != due:
-                    message = f"{type(part).__name__}.bias returns {[*bias.shape]}, not [H, Q, S]"
-                    raise ValueError(f"{message}, whose last two here are {[*due]}")
+                is_tensor = torch.is_tensor(bias)
+                if not is_tensor or bias.shape[-3:] not in ((Q, S), (1, Q, S), (H, Q, S)):
+                    found = [*bias.shape] if is_tensor else f"a {type(bias).__name__}"
+                    message = f"{type(part).__name__}.bias returns {found}, not a tensor [H, Q, S]"
+                    raise ValueError(f"{message}, which is {[H, Q, S]} here")
                 biases.append(bias)
         return reduce(torch.add, biases) if biases else None
 

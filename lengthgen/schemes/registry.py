@@ -74,6 +74,7 @@ def typed(
             raise UserError(f"{key}: a part cannot have this name; rename its class")
         if name not in known:
             every = f"known: {', '.join(sorted(known))}"
-            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}")
+            own = "" if plugins else " (a part of one's own needs --plugin)"
+            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}{own}")
         held[name] = typed_arguments(known[name], arguments, where=key)
     return held

@@ -43,6 +43,7 @@ def _minutes(value: object) -> object:
 
 
 Count = Annotated[int, Field(gt=0)]
+FORMS = {"time": " (minutes, H:MM:SS or D-HH:MM:SS)", "mem": " (in GB, such as mem=4)"}
 
 
 class Options(Section):
@@ -78,12 +79,13 @@ class Options(Section):
 
 def options(text: str) -> Options:
     """Reads partition=main,gpus=2,time=4:00:00 and the like. Raises UserError for a mistake."""
-    words = [word.partition("=") for word in text.split(",")]
+    words = [word.partition("=") for word in text.split(",") if word.strip()]
     given = {key.strip(): value.strip() for key, _, value in words}
     try:
         return validate(Options, given)
     except UserError as error:
-        raise UserError(f"--slurm: {error}") from None
+        form = FORMS.get(str(error).partition(":")[0], "")
+        raise UserError(f"--slurm: {error}{form}") from None
 
 
 def submit(

@@ -18,7 +18,7 @@ from lengthgen.errors import UserError
 
 COMMAND_LINE = {
     # Hydra
-    "scheme=rpoe": "scheme=rpoe: no such scheme; did you mean rope?",
+    "scheme=rpoe": "no such scheme; did you mean rope? (a file of one's own needs --config-dir)",
     "model=zzz": "model=zzz: no such model; known: alibi, base, ",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; give len",
     "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
@@ -81,6 +81,12 @@ def test_a_mistake_on_the_command_line(words: str) -> None:
     assert COMMAND_LINE[words] in refusal(*words.split(" "))
 
 
+def test_only_mistakes_are_counted() -> None:
+    said = refusal("train.lr=abc", "eval.lengths=[T,2T,16T]")
+    assert said.endswith("parse string as a number")
+    assert refusal("train.lr=abc", "seed=x", "eval.lengths=[T,2T]").endswith(" (and 1 more)")
+
+
 @pytest.mark.parametrize(
     "value", ["/d/o'brien", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9", "it's $5"]
 )
@@ -127,6 +133,12 @@ FILES = {  # of the user's own, as conf/scheme/mine.yaml
     b"name: mine\nname: yours\nparts: {}\n": 'found duplicate key name in "{path}", line 2',
     b"name: \xff\n": "{path}: cannot be read as YAML: 'utf-8' codec can't decode byte 0xff",
     b"name: mine\n": "scheme.parts: a value is required",
+    b"name: mine\npart: {my_bias: {}}\n": "scheme.part: unknown key; did you mean scheme.parts?",
+    b"nam: mine\nparts: {}\n": "scheme.nam: unknown key; did you mean scheme.name?",
+    b"name: mine\nparts: {}\nvariant: {}\n": "did you mean scheme.variants?",
+    b"name: mine\nparts: [my_bias, rope]\n": "write parts: {{my_bias: {{}}, rope: {{}}}}",
+    b"name: mine\nparts: {my_bias: }\n": "scheme.parts.my_bias: None should be a valid dictionary; "
+    "write my_bias: {{}}",
     b"defaults:\n  - mine\n  - _self_\nname: mine\nparts: {}\n": "lists itself",
 }
 
@@ -144,6 +156,7 @@ def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_pat
 
 def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     none = tmp_path / "none"
+    assert "--config-dir" not in refusal("scheme=rpoe", config_dir=tmp_path)
     assert refusal(config_dir=none).startswith(f"--config-dir: {none} is not a folder")
     (tmp_path / "scheme").mkdir()
     (tmp_path / "scheme" / "rope.yaml").write_text("name: rope\n")

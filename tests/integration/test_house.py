@@ -22,7 +22,7 @@ PACKAGE = {
     "model": 1475,  # 1300; blocks of pretrained models, dropout, shapes of biases, fused remaps
     "data": 1180,  # 1185; without sources: odd files, equal paths, SentencePiece, Hub tokenizers
     "schemes": 1045,  # without schemes
-    "config": 1405,  # 900; a run changed, defaults of the user, filters of runs, names as in papers
+    "config": 1420,  # 900; a run changed, defaults and filters of runs, names as in papers, typos
     "errors, escaping, files, terminal": 520,  # 450, was 540; folders of exports and imports
     "tasks": 1045,  # without tasks
     "probes": 400,  # was 375; without probes; variants

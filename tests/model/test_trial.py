@@ -46,9 +46,11 @@ FAULTS = {
     "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
     "def bias(self, c): return c.distance() * torch.nan": r"Error: loss nan, gradient's norm nan ",
     "def bias(self, c): return torch.ones(4, 1, 1)": (
-        r"ValueError: Mine.bias returns \[4, 1, 1\], not \[H, Q, S\], whose last two here are "
-        r"\[8, 8\] \(.*mine\.py, line 23\)$"
+        r"ValueError: Mine.bias returns \[4, 1, 1\], not a tensor \[H, Q, S\], which is "
+        r"\[4, 8, 8\] here \(.*mine\.py, line 23\)$"
     ),
+    "def bias(self, c): return c.distance().expand(3, -1, -1)": r"bias returns \[3, 8, 8\], not",
+    "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray, not a tensor",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def embed(self, x, c): return x + x.roll(-1, 1)": r" depends on later tokens; ",
     "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; .*line 23\)$",

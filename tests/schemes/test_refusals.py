@@ -61,7 +61,7 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "grape_m, yarn": r"powers of a base, and those of grape_m are trained",
     f"tape, {RECURRENT}": r"reads a text in segments, and remembers nothing .* tape",
     # Schemes
-    "ropee": r"scheme\.parts\.ropee: no such part; did you mean rope\?",
+    "ropee": r"scheme\.parts\.ropee: no such part; did you mean rope\? \(a part .* --plugin\)",
     "qqqq": r"no such part; known: abacus, .*, sinusoidal",
 }
 NOT_IN_SEGMENTS = (
@@ -128,6 +128,7 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
     ),
     "import nowhere\n": "does not import: ModuleNotFoundError",
     "class Values(Part): ...\n": r"scheme\.parts\.values: a part cannot have this name",
+    "class First(Part): ...\n# class Second\n": r"second: no such part; [^(]*$",
     "class Rope(Part): ...\n": r"part rope is defined twice, in .*rope\.py and in .*mine",
 }
 
