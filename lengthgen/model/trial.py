@@ -40,7 +40,7 @@ def try_out(model: Transformer, config: Config) -> None:
         if own and not math.isfinite(loss + norm):
             raise FloatingPointError(f"loss {loss}, gradient's norm {norm} before any update")
         if own and config.model.arch == "decoder":
-            _check_outputs(config, model)
+            _check_outputs(config, model, where=f"scheme.parts.{' and '.join(own.values())}")
     except UserError:
         raise
     except Exception as error:
@@ -72,8 +72,8 @@ def _tokens(config: Config, model: Transformer) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _check_outputs(config: Config, model: Transformer) -> None:
-    """Raises ValueError if outputs depend on later tokens, or on torch's global generator."""
+def _check_outputs(config: Config, model: Transformer, *, where: str) -> None:
+    """Raises UserError if outputs depend on later tokens, or on torch's global generator."""
     tokens_BT = _tokens(config, model)
     changed_BT = tokens_BT.clone()
     changed_BT[:, -1] = tokens_BT[:, 0]
@@ -87,10 +87,10 @@ def _check_outputs(config: Config, model: Transformer) -> None:
 
     expected = outputs(tokens_BT, seed=0)
     if not torch.allclose(outputs(changed_BT, seed=0), expected, atol=1e-5):
-        raise ValueError("an output depends on later tokens; a hook may use none of them")
+        raise UserError(f"{where}: an output depends on later tokens; a hook may use none of them")
     again = expected if config.model.dropout else outputs(tokens_BT, seed=1)
     if not torch.allclose(again, expected, atol=1e-5):
-        raise ValueError("outputs are random; draw from c.generator, not from the global one")
+        raise UserError(f"{where}: outputs are random; draw from c.generator, not the global one")
 
 
 def _blame(error: Exception, own: dict[nn.Module, str]) -> str:

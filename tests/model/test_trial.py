@@ -53,9 +53,9 @@ FAULTS = {
     "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray, not a tensor",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def embed(self, x, c): return x + x.roll(-1, 1)": r" depends on later tokens; ",
-    "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; .*line 23\)$",
+    "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; ",
     "def bias(self, c): return c.x_BTD[:, -1:, :1, None] * c.distance()": (
-        r"ValueError: an output depends on later tokens; .*line 23\)$"
+        r": an output depends on later tokens; "
     ),
     "def embed(self, x, c): return x * torch.rand(())": r"outputs are random; .*c\.generator",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
