@@ -221,6 +221,9 @@ def test_only_validation_text_is_read_for_an_imported_model_unless_overlaps_are_
     assert ran.code == 0, ran
     assert {row["length"] for row in rows_of(Path(run_dir) / "eval.jsonl")} == {16, 32, 64}
     assert "is not UTF-8" in here("eval", *words(Path(run_dir)), "eval.deduplicate=true").error
+    error = here("eval", *words(Path(run_dir)), "--lengths=9999").error
+    assert "corpus files has validation documents of up to" in error
+    assert "or import with longer documents or with corpus.packed=true" in error
 
 
 def words(run_dir: Path, *more: str) -> list[str]:
