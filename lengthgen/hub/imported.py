@@ -43,7 +43,7 @@ def import_model(
     plain = read_json(folder / "config.json")
     read_as = read(plain, length, where=folder)
     tensors = Tensors(folder, families()[plain["model_type"]])
-    tokenizer = _tokenizer(folder, rows=plain["vocab_size"])
+    tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
     bos = prepended(tokenizer)
     name = re.sub(r"[^A-Za-z0-9_.]", "_", name or Path(source.partition("@")[0]).name)[:64]
     config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)

@@ -292,6 +292,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "another tokenizer": (lambda f: _config(f, vocab_size=99), "ids and the embedding 99 rows"),
+    "its rows as text": (lambda f: _config(f, vocab_size="99"), "and the embedding 99 rows"),
     "an architecture": (lambda f: _config(f, model_type="mamba"), "no model_type='mamba' here"),
     "a key": (lambda f: _config(f, final_logit_softcapping=30.0), "final_logit_softcapping=30.0"),
     "an activation": (lambda f: _config(f, hidden_act="relu2"), "hidden_act='relu2'"),
