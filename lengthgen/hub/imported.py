@@ -1,6 +1,7 @@
 """lengthgen import: a model in Hugging Face layout as a run directory, of which nothing is run."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,7 +46,8 @@ def import_model(
     tensors = Tensors(folder, families()[plain["model_type"]])
     tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
     bos = prepended(tokenizer)
-    name = re.sub(r"[^A-Za-z0-9_.]", "_", name or Path(source.partition("@")[0]).name)[:64]
+    name = name or Path(os.path.abspath(source.partition("@")[0])).name
+    name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:64]
     config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
     if (config.run_dir / "DONE").exists():
         say(f"{config.run_id} is there already")

@@ -342,6 +342,13 @@ def test_what_is_missing_damaged_or_another_model_is_one_line_and_leaves_nothing
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_model_is_named_by_its_folder_whatever_that_is_called(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(good, tmp_path / ".theirs v1.0"))
+    assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
+
+
 def test_wrong_arguments_are_one_line(good: Path) -> None:
     assert "give one folder or name" in here("import").error
     assert "takes corpus, eval.* and runtime.* alone" in here("import", "x", "seed=2").error
