@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from lengthgen import pipeline
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain, to_plain
+from lengthgen.data.sources import source_of
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
@@ -52,6 +53,7 @@ def import_model(
     if (config.run_dir / "DONE").exists():
         say(f"{config.run_id} is there already")
         return config.run_dir
+    source_of(config.corpus).check()
     with torch.device("meta"):
         model = build_model(config, vocab_size=0)
     weights = ours(model, tensors, scale=read_as.logit_scale)

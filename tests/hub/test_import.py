@@ -349,6 +349,19 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
     assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("bookz", "bookz does not exist; did you mean books?"), ("books", "text_column to one of: t")],
+)
+def test_a_corpus_that_cannot_be_read_is_one_line_and_leaves_nothing(
+    path: str, message: str, good: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "books", {"a.txt": b"text", "b.jsonl": b'{"t": "text"}'})
+    corpus = ["corpus=files", f"corpus.path={tmp_path / path}", f"runtime.root={tmp_path / 'runs'}"]
+    assert message in here("import", str(good), *corpus).error
+    assert not (tmp_path / "runs").exists()
+
+
 def test_wrong_arguments_are_one_line(good: Path) -> None:
     assert "give one folder or name" in here("import").error
     assert "takes corpus, eval.* and runtime.* alone" in here("import", "x", "seed=2").error
