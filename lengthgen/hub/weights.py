@@ -31,9 +31,12 @@ class Tensors:
         self.named: dict[str, tuple[Any, str]] = {}
         for path in self.files:
             if path.parent != folder or not path.is_file():
+                reason = f"{folder} has no {path.name}"
+                if index.exists():
+                    raise UserError(f"{reason}, which {index.name} names; download it again")
                 raise UserError(
-                    f"{folder} has no {path.name}: another format may run code when it is read; "
-                    "write one with transformers: from_pretrained(FOLDER).save_pretrained(FOLDER)"
+                    f"{reason}: another format may run code when it is read; write one with "
+                    "transformers: from_pretrained(FOLDER).save_pretrained(FOLDER)"
                 )
             try:
                 file: Any = safe_open(path, framework="pt")

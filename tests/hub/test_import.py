@@ -285,7 +285,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: os.truncate(f / MODEL, 9_000),
         "model.safetensors is damaged or cut short",
     ),
-    "a missing shard": (_index, "has no model-2.safetensors: another format"),
+    "a missing shard": (_index, "has no model-2.safetensors, which model.safetensors.index"),
     "pickles": (
         lambda f: (f / MODEL).rename(f / "pytorch_model.bin"),
         "has no model.safetensors: another format may run code",
