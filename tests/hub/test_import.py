@@ -306,7 +306,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a type": (lambda f: _config(f, num_hidden_layers="3"), "does not fit model_type=llama"),
     "a missing key": (lambda f: _config(f, hidden_size=None), "hidden_size is missing"),
-    "another width": (lambda f: _config(f, intermediate_size=60), "has the shape [112, 36]"),
+    "another width": (
+        lambda f: _config(f, intermediate_size=60),
+        "mlp.up_proj.weight [56, 36] give [112, 36], and config.json asks for [120, 36]",
+    ),
     "a missing weight": (
         lambda f: _weights(f, lambda w: w.pop("model.norm.weight")),
         "has no weight norm.weight",
