@@ -256,7 +256,9 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
     config_dir = f"--config-dir={run_dir / 'conf'}"
     ran = here("train", config_dir, *TEXT, "experiment=theirs_v1", root, *further)
-    assert "begins with the weights of " + run_dir.name in ran.err, ran
+    begins = "begins with the weights of " + run_dir.name
+    assert begins in ran.err, ran
+    assert begins in here("train", f"--from={run_dir}", *further, root).err
 
 
 def _config(folder: Path, **changes: Any) -> None:
