@@ -642,8 +642,8 @@ def _as_given(config: Config) -> dict[str, Any]:
     if plain["eval"]["protocols"] == [_protocol(config.model)]:
         plain["eval"]["protocols"] = []
     plain["train"] |= {"steps": None, "tuned": None}  # tokens and rates are there
-    if isinstance(config.train.init_from, InitFrom):
-        plain["train"]["init_from"] = config.train.init_from.path
+    if isinstance(init := config.train.init_from, InitFrom):  # an imported run begins with itself
+        plain["train"]["init_from"] = init.path if config.train.tokens else str(config.run_dir)
     plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
     files = compose.choices(compose.VARIANT, config_dir=None)
     for name in files.keys() & plain["variants"].keys():

@@ -150,12 +150,16 @@ def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
                 f"eval.targets={min(wanted.targets, lengths[0], 1 + longest - lengths[0])}"
             )
         changes.append(f"eval.lengths=[{','.join(map(str, lengths))}]")
+    documents = f"validation documents of up to {longest} tokens"
+    sizes, again = f"{deepest} in evaluation", "import with longer documents or"
+    if config.train.tokens:  # else it was imported, and no training text is read
+        documents = f"training documents of up to {in_training} tokens, {documents}"
+        sizes, again = f"{config.train.length} in training and {sizes}", "train"
     raise UserError(
-        f"{changes[-1].partition('=')[0]}: corpus {corpus.name} has training documents of up to "
-        f"{in_training} tokens, validation documents of up to {longest}; windows of "
-        f"{config.train.length} in training and {deepest} in evaluation do not fit; try "
+        f"{changes[-1].partition('=')[0]}: corpus {corpus.name} has {documents}; windows of "
+        f"{sizes} do not fit; try "
         + " ".join(changes)
-        + ("" if corpus.packed else ", or train with corpus.packed=true")
+        + ("" if corpus.packed else f", or {again} with corpus.packed=true")
     )
 
 

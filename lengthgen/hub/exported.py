@@ -78,7 +78,7 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
     if plain["model_type"] == OWN:
         state = load_file(folder / WEIGHTS)
     else:
-        scale = read(plain, None, where=folder).logit_scale
+        scale = read(plain, model.shape.train_length, where=folder).logit_scale
         tensors = Tensors(folder, families()[plain["model_type"]])
         state = ours(model, tensors, scale=scale)
     model.load_state_dict(state)

@@ -1,6 +1,7 @@
 """lengthgen import: a model in Hugging Face layout as a run directory, of which nothing is run."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 from lengthgen import pipeline
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain, to_plain
+from lengthgen.data.sources import source_of
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
@@ -43,13 +45,15 @@ def import_model(
     plain = read_json(folder / "config.json")
     read_as = read(plain, length, where=folder)
     tensors = Tensors(folder, families()[plain["model_type"]])
-    tokenizer = _tokenizer(folder, rows=plain["vocab_size"])
+    tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
     bos = prepended(tokenizer)
-    name = re.sub(r"[^A-Za-z0-9_.]", "_", name or Path(source.partition("@")[0]).name)[:64]
+    name = name or Path(os.path.abspath(source.partition("@")[0])).name
+    name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:64]
     config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
     if (config.run_dir / "DONE").exists():
         say(f"{config.run_id} is there already")
         return config.run_dir
+    source_of(config.corpus).check()
     with torch.device("meta"):
         model = build_model(config, vocab_size=0)
     weights = ours(model, tensors, scale=read_as.logit_scale)

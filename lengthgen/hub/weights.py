@@ -31,9 +31,12 @@ class Tensors:
         self.named: dict[str, tuple[Any, str]] = {}
         for path in self.files:
             if path.parent != folder or not path.is_file():
+                reason = f"{folder} has no {path.name}"
+                if index.exists():
+                    raise UserError(f"{reason}, which {index.name} names; download it again")
                 raise UserError(
-                    f"{folder} has no {path.name}: another format may run code when it is read; "
-                    "write one with transformers: from_pretrained(FOLDER).save_pretrained(FOLDER)"
+                    f"{reason}: another format may run code when it is read; write one with "
+                    "transformers: from_pretrained(FOLDER).save_pretrained(FOLDER)"
                 )
             try:
                 file: Any = safe_open(path, framework="pt")
@@ -81,7 +84,8 @@ def ours(model: Transformer, tensors: Tensors, *, scale: float) -> Weights:
     family, weights = tensors.family, Weights()
     for name, parameter in model.state_dict().items():
         names, module = _theirs(name, family)
-        x = cat([tensors.take(theirs) for theirs in names])
+        parts = {theirs: tensors.take(theirs) for theirs in names}
+        x = cat([*parts.values()])
         if family.transposed and module in MATRICES and x.dim() == 2:
             x = x.T
         if family.per_head and module == "qkv":
@@ -92,9 +96,10 @@ def ours(model: Transformer, tensors: Tensors, *, scale: float) -> Weights:
         if name.startswith("norm."):
             x = x * scale
         if x.shape != parameter.shape:
+            shapes = ", ".join(f"{theirs} {list(part.shape)}" for theirs, part in parts.items())
             raise UserError(
-                f"{tensors.folder}: {names[0]} has the shape {list(x.shape)}, and config.json "
-                f"asks for {list(parameter.shape)}"
+                f"{tensors.folder}: {shapes} {'gives' if len(parts) == 1 else 'give'} "
+                f"{list(x.shape)}, and config.json asks for {list(parameter.shape)}"
             )
         weights[name] = x.contiguous()
     return weights

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, status
+
+FREE = {"name", "init_std", "dropout"}  # keys of a model that may differ
 
 
 def identified(config: Config) -> Config:
@@ -22,9 +25,13 @@ def identified(config: Config) -> Config:
             raise UserError(
                 f"{run_dir} is not trained to its end; repeat its lengthgen train command first"
             )
-        for key in type(base.model).model_fields.keys() - {"name", "init_std", "dropout"}:
-            if (there := getattr(base.model, key)) != getattr(config.model, key):
-                raise UserError(f"{run_dir.name} has model.{key}={there}; give model.{key}={there}")
+        there, here = dict(base.model), dict(config.model)
+        other = {f"model.{k}": x for k, x in there.items() if k not in FREE and x != here[k]}
+        if other:
+            remedy = given = " ".join(compose.overrides_of(other))
+            if not base.train.tokens:  # it was imported, with an experiment
+                remedy = f"--config-dir {run_dir}/conf experiment={base.model.name}"
+            raise UserError(f"{run_dir.name} has {given}; give {remedy}")
     except UserError as error:
         raise UserError(f"train.init_from: {error}") from None
     path = str(run_dir.resolve())

@@ -65,6 +65,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": T, "vocab_size": V},
     "opt": {**SIZE, "ffn_dim": 56, "max_position_embeddings": T, "word_embed_proj_dim": 36},
     "bloom": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V, "seq_length": T},
+    "bloom without a length": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V},
     "mpt": {"d_model": 36, "n_heads": 3, "n_layers": 3, "max_seq_len": T, "vocab_size": V},
 }
 
@@ -131,7 +132,7 @@ def some_tokens(length: int) -> Tensor:
 # Of each family, and of each option that makes another of them: what is exported again.
 ROUND = [
     *("llama tied", "llama longrope", "qwen2 window", "smollm3", "cohere2", "gpt_neox tied"),
-    *("gpt2", "opt", "bloom", "mpt"),
+    *("gpt2", "opt", "bloom", "bloom without a length", "mpt"),
 ]
 
 
@@ -140,7 +141,7 @@ def test_an_imported_model_has_the_logits_of_its_family_decodes_them_and_goes_ba
     name: str, save: Callable[..., Path], tmp_path: Path
 ) -> None:
     theirs = their_model(name)
-    run_dir = run_of(save(theirs), length=None)
+    run_dir = run_of(save(theirs), length=T if "without a length" in name else None)
     ours = our_model(run_dir)
     lengths = [1, 7, T] if name in ("gpt2", "opt", "mpt") else [1, 7, T, 4 * T]
     # MPT of transformers ends at T, and dynamic scaling there remembers the longest call.
@@ -160,6 +161,7 @@ def test_an_imported_model_has_the_logits_of_its_family_decodes_them_and_goes_ba
         again = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
         assert type(again) is type(theirs)
         close(logits(again, some_tokens(T)), wanted[T], atol=1e-6)
+        close(logits(load(folder).model, some_tokens(T)), wanted[T], atol=1e-5)
 
 
 def test_shards_in_bf16_are_read_as_the_numbers_they_hold(save: Callable[..., Path]) -> None:
@@ -219,6 +221,9 @@ def test_only_validation_text_is_read_for_an_imported_model_unless_overlaps_are_
     assert ran.code == 0, ran
     assert {row["length"] for row in rows_of(Path(run_dir) / "eval.jsonl")} == {16, 32, 64}
     assert "is not UTF-8" in here("eval", *words(Path(run_dir)), "eval.deduplicate=true").error
+    error = here("eval", *words(Path(run_dir)), "--lengths=9999").error
+    assert "corpus files has validation documents of up to" in error
+    assert "or import with longer documents or with corpus.packed=true" in error
 
 
 def words(run_dir: Path, *more: str) -> list[str]:
@@ -251,7 +256,11 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
     config_dir = f"--config-dir={run_dir / 'conf'}"
     ran = here("train", config_dir, *TEXT, "experiment=theirs_v1", root, *further)
-    assert "begins with the weights of " + run_dir.name in ran.err, ran
+    begins = "begins with the weights of " + run_dir.name
+    assert begins in ran.err, ran
+    assert begins in here("train", f"--from={run_dir}", *further, root).err
+    ran = here("train", f"train.init_from={run_dir}", *TEXT, root)
+    assert f"; give {config_dir.replace('=', ' ')} experiment=theirs_v1" in ran.error
 
 
 def _config(folder: Path, **changes: Any) -> None:
@@ -280,13 +289,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: os.truncate(f / MODEL, 9_000),
         "model.safetensors is damaged or cut short",
     ),
-    "a missing shard": (_index, "has no model-2.safetensors: another format"),
+    "a missing shard": (_index, "has no model-2.safetensors, which model.safetensors.index"),
     "pickles": (
         lambda f: (f / MODEL).rename(f / "pytorch_model.bin"),
         "has no model.safetensors: another format may run code",
     ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "another tokenizer": (lambda f: _config(f, vocab_size=99), "ids and the embedding 99 rows"),
+    "its rows as text": (lambda f: _config(f, vocab_size="99"), "and the embedding 99 rows"),
     "an architecture": (lambda f: _config(f, model_type="mamba"), "no model_type='mamba' here"),
     "a key": (lambda f: _config(f, final_logit_softcapping=30.0), "final_logit_softcapping=30.0"),
     "an activation": (lambda f: _config(f, hidden_act="relu2"), "hidden_act='relu2'"),
@@ -300,7 +310,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a type": (lambda f: _config(f, num_hidden_layers="3"), "does not fit model_type=llama"),
     "a missing key": (lambda f: _config(f, hidden_size=None), "hidden_size is missing"),
-    "another width": (lambda f: _config(f, intermediate_size=60), "has the shape [112, 36]"),
+    "another width": (
+        lambda f: _config(f, intermediate_size=60),
+        "mlp.up_proj.weight [56, 36] give [112, 36], and config.json asks for [120, 36]",
+    ),
     "a missing weight": (
         lambda f: _weights(f, lambda w: w.pop("model.norm.weight")),
         "has no weight norm.weight",
@@ -333,6 +346,26 @@ def test_what_is_missing_damaged_or_another_model_is_one_line_and_leaves_nothing
     damage(tmp_path / "theirs")
     ran = here("import", str(tmp_path / "theirs"), *TEXT, f"runtime.root={tmp_path / 'runs'}")
     assert message in ran.error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_is_named_by_its_folder_whatever_that_is_called(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(good, tmp_path / ".theirs v1.0"))
+    assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("bookz", "bookz does not exist; did you mean books?"), ("books", "text_column to one of: t")],
+)
+def test_a_corpus_that_cannot_be_read_is_one_line_and_leaves_nothing(
+    path: str, message: str, good: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "books", {"a.txt": b"text", "b.jsonl": b'{"t": "text"}'})
+    corpus = ["corpus=files", f"corpus.path={tmp_path / path}", f"runtime.root={tmp_path / 'runs'}"]
+    assert message in here("import", str(good), *corpus).error
     assert not (tmp_path / "runs").exists()
 
 

@@ -94,6 +94,10 @@ def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) ->
     ("more", "text"),
     [
         (["model.d_model=64"], r"has model.d_model=32; give model.d_model=32"),
+        (
+            ["model.norm=rms", "model.d_ff=48", "model.biases=[qkv]"],
+            r"has (model.d_ff=\d+ model.norm=layer model.biases=\[.*\]); give \1",
+        ),
         (["train.init_from=absent"], r"train.init_from: absent: no such run in"),
         (["train.init_from=3"], r"train.init_from"),
     ],

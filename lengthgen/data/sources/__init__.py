@@ -41,6 +41,9 @@ class Source(ABC):
         """Returns the corpus with its arguments in their types, and with their defaults."""
         return corpus.model_copy(update=arguments(cls, corpus.arguments, where="corpus"))
 
+    def check(self) -> None:  # noqa: B027
+        """Raises UserError for what can be seen at once not to be readable."""
+
     @abstractmethod
     def read(self, *, held_out: bool) -> Iterator[Document]:
         """Yields the documents of validation if held_out, else those of training."""

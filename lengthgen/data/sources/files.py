@@ -100,6 +100,12 @@ class Files(Source):
             )
         return f"{line}; not read: {not_read}"
 
+    def check(self) -> None:
+        """Looks for the files, and for the text column in the first one that has rows."""
+        train, validation = self.split_paths
+        with_rows = [path for path in validation or train if _kind(path) in ROWS]
+        next(self._documents(with_rows[:1]), None)
+
     def read(self, *, held_out: bool) -> Iterator[Document]:
         train, validation = self.split_paths
         if validation:
@@ -235,10 +241,6 @@ def _kind(path: Path) -> str:
     return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
 
 
-def _is_read(path: Path) -> bool:
-    return _kind(path) in (*TEXT, *ROWS) and path.name not in STATE
-
-
 def _reason(error: Exception, kind: str) -> str:
     """Returns what is wrong with a file or row, and a remedy."""
     match error:
@@ -271,7 +273,8 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
             hint = suggestion(name, near, otherwise=f"nothing in {folder} has a similar name")
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
-        readable = [Path(os.path.abspath(f)) for f in there if _is_read(Path(f))]
+        paths = [Path(os.path.abspath(f)) for f in there]
+        readable = [f for f in paths if _kind(f) in (*TEXT, *ROWS) and f.name not in STATE]
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
         files.update(readable)
