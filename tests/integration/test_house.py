@@ -16,7 +16,7 @@ PACKAGE = {
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 365,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
     "report": 1770,  # 1600, was 1775; probes, width and dark mode of the page, what eval asked for
-    "evaluation": 1225,  # 1150; validation while a run trains, long windows written singly
+    "evaluation": 1230,  # 1150; validation while a run trains, long windows written singly, NaN
     "training": 440,  # 400; rows of validation, Muon, train.steps
     "runs": 770,  # 750; parameters without embedding, what Windows lacks, edited code
     "model": 1505,  # 1300; blocks of pretrained models, dropout, fused remaps, plugins that leak
