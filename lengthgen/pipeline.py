@@ -149,15 +149,16 @@ def evaluate_runs(
     """
     configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugins)
     ranks = Ranks.from_env()
-    device, measured = devices.device_of(configs[0].runtime, ranks), list[list[Row]]()
+    device = devices.device_of(configs[0].runtime, ranks)
+    evaluated: list[tuple[Config, list[Row]]] = []
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
             file = run_dir / "eval.jsonl"
             before = file.stat().st_size if file.exists() else 0
-            measured.append(evaluate(config, run_dir, ranks=ranks, show=show))
+            evaluated.append((config, evaluate(config, run_dir, ranks=ranks, show=show)))
             if ranks.is_main and file.exists() and file.stat().st_size > before:
                 tracking.show_results(config, run_dir, say=show.say)
-    return [*zip(configs, measured, strict=True)]
+    return evaluated
 
 
 @signals.interruptible()

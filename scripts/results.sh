@@ -63,12 +63,13 @@ six=sinusoidal,rope,t5,alibi,nope,kerple
 slow=deberta,gated_delta,path_attention,dape_kerple,dape_v2_kerple
 explicit=asentmax,linear_attention # slow at 16k
 given=("$@")
+alone=(runtime.threads=1 runtime.wandb=off)
 
 # sweep NAME OVERRIDE...: trains what is left of it and evaluates it
 sweep() {
   local root=runs/$1
   shift
-  .venv/bin/lengthgen sweep eval=full "$@" runtime.threads=1 runtime.wandb=off "runtime.root=$root" "${given[@]}"
+  .venv/bin/lengthgen sweep eval=full "$@" "${alone[@]}" "runtime.root=$root" "${given[@]}"
 }
 
 # copied NAME RUN...: copies runs of another study that are not there yet; rows are added to a copy
@@ -324,8 +325,6 @@ encoder_decoder() {
   sweep encoder_decoder scheme=nope "${reverse[@]}"
   after lengthgen report runtime.root=runs/encoder_decoder --out results/encoder_decoder
 }
-
-alone=(runtime.threads=1 runtime.wandb=off)
 
 # imported NAME: SmolLM2 as a run under runs/NAME, whose folder `run` names then
 imported() {

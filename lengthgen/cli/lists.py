@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -123,12 +124,9 @@ def record(run_dir: Path) -> dict[str, Any]:
     except UserError as error:
         return of_run | {"state": "unreadable", "reason": str(error)}
     own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
-    lengths = dict[str, set[int]]()  # by what is scored, the last evaluated at the end
-    for row in own:
-        same = lengths.pop(row["endpoints"], set())
-        lengths[row["endpoints"]] = same | {row["length"]}
-    shown = max(reversed(lengths), key=lambda endpoints: len(lengths[endpoints]), default=None)
-    own = [row for row in own if row["endpoints"] == shown]
+    newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(own))
+    most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
+    own = [row for row in own if row["endpoints"] == most[0][0]]
     last = trained[-1] if trained else {"train/step": 0, "train/tokens": None}
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):

@@ -59,15 +59,14 @@ def write_provenance(
 ) -> None:
     """Writes env.json: command, host, commit, versions, size and corpus of the first start.
 
-    With `code`, digests of the code of parts by name.
-
-    `restarts` holds each later start that differs from the one before it.
+    `code` holds digests of the parts' code by name. `restarts` holds each later start that differs
+    from the one before it.
     """
     start = {"argv": [utf8(word) for word in sys.argv], "host": platform.node(), **environment()}
     provenance = read_provenance(run_dir, run=run)
     if not provenance:
-        sizes = n_parameters(weights)
-        provenance = {"run": run, **start, **sizes, "code": {**code}, "restarts": []}
+        provenance = {"run": run, **start, **n_parameters(weights), "restarts": []}
+        provenance["code"] = {**code}
         if corpus is not None:  # not imported
             provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
     elif start.items() <= [provenance, *provenance["restarts"]][-1].items():
