@@ -213,26 +213,28 @@ def by(name: str, column: str, axis: str) -> Figure:
 @style.styled()
 def training_loss() -> Figure:
     """Draws the perplexity in training over tokens, without and with the short convolution."""
-    log = pd.read_csv(ROOT / "results" / "leaderboard" / "training.csv")
-    log = log[log["tokens"] > 500_000].groupby(["scheme", "tokens"], as_index=False)["loss"].mean()
-    log = log.assign(perplexity=np.exp(log["loss"]))
-    plain = log["scheme"].str.removesuffix("_conv")
-    colours = style.scheme_colours(plain)
+    short, long = (
+        pd.read_csv(ROOT / "results" / study / "training.csv")
+        for study in ("leaderboard", "more_tokens")
+    )
+    has_conv = short["scheme"].str.endswith("_conv")
+    panels = {
+        "as published": short[~has_conv],
+        "with a short convolution": short[has_conv],
+        "as published, longer": long,
+    }
+    colours = style.scheme_colours(short["scheme"][~has_conv])
     drawn = style.new_figure(
         "Perplexity in training by tokens seen, T = 512", width=9.5, height=3.9
     )
-    panels = {
-        "as published": plain == log["scheme"],
-        "with a short convolution": plain != log["scheme"],
-    }
-    for axes, (title, chosen) in zip(
-        drawn.subplots(1, 2, sharey=True), panels.items(), strict=True
-    ):
+    for axes, (title, log) in zip(drawn.subplots(1, 3, sharey=True), panels.items(), strict=True):
         ends: list[style.LineEnd] = []
-        for scheme, line in log[chosen].groupby(plain):
-            axes.plot(line["tokens"] / 1e6, line["perplexity"], color=colours[scheme])
-            ends.append(style.LineEnd(line["perplexity"].iloc[-1], NAMES[scheme], colours[scheme]))
-        axes.set_ylim(0.9 * log["perplexity"].min(), 1.1 * log["perplexity"].max())
+        for scheme, line in log[log["tokens"] > 500_000].groupby("scheme"):
+            mean = np.exp(line.groupby("tokens")["loss"].mean())
+            plain = str(scheme).removesuffix("_conv")
+            axes.plot(mean.index / 1e6, mean, color=colours[plain])
+            ends.append(style.LineEnd(mean.iloc[-1], NAMES[plain], colours[plain]))
+        axes.set_ylim(0.9 * np.exp(long["loss"].min()), 200)
         style.log_axis(axes)
         style.label_ends(axes, ends)
         axes.set_title(title, loc="left", fontsize=style.FONT_SIZE)

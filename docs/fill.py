@@ -93,6 +93,14 @@ def read_off(study: str, at: float, variant: str | None = None, layer: int = 3) 
     return statistics.fmean(np.interp(at, r["positions"], r["predicted"][layer]) for r in runs)
 
 
+def trained_apart(study: str, a: str, b: str, millions: int) -> float:
+    """Returns the training loss of `a` minus that of `b`, over the million tokens before."""
+    log = pd.read_csv(RESULTS / study / "training.csv")
+    log = log[log["tokens"].between((millions - 1) * 1e6, millions * 1e6)]
+    means = log.groupby("scheme")["loss"].mean()
+    return float(means[a] - means[b])
+
+
 def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
     """Returns the percentage of right answers at lengths beyond L, or up to L (`seen`)."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))

@@ -30,6 +30,7 @@
 #   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
 #   more_tokens RoPE, NoPE and sinusoidal positions of leaderboard, without the convolution, after 24
 #               million tokens, one seed
+#   size        RoPE, ALiBi and NoPE of leaderboard, with the convolution, at model=small, one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -50,7 +51,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
 fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
-more_tokens tasks encoder_decoder smollm2 smollm2_python statistics"
+more_tokens size tasks encoder_decoder smollm2 smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -293,6 +294,16 @@ more_tokens() {
   sweep more_tokens "${longer[@]}" scheme=sinusoidal train.lr=2e-3
   after lengthgen report runtime.root=runs/more_tokens --out results/more_tokens
   after python docs/training_loss.py results/more_tokens/training.csv runs/more_tokens/*
+}
+
+# The rate of the smaller models is the better of two here as well.
+size() {
+  .venv/bin/lengthgen tune scheme=rope_conv model=small train.lr=2e-3,4e-3 train.tokens=2000000 \
+    eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/size/rates "${given[@]}"
+  sweep size experiment=leaderboard model=small seed=1 scheme=rope_conv,alibi_conv,nope_conv \
+    'eval.lengths=[128,512,1024,2048,4096,16384]'
+  after lengthgen report runs/size/*-s1-* --out results/size
+  after python docs/training_loss.py results/size/training.csv runs/size/*-s1-*
 }
 
 tasks() {
