@@ -105,8 +105,8 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
             named on stderr and left out.
 
     Returns:
-        A row for each series (runs of one recipe), protocol and length: its perplexity, its loss
-        in nats per token with the 95 % interval `low` to `high` over seeds and documents (NaN
+        A row for each corpus, series (runs of one recipe), protocol and length: its perplexity, its
+        loss in nats per token with the 95 % interval `low` to `high` over seeds and documents (NaN
         where skipped), and what else identifies it. `lengthgen.report.load.load` has the rows
         per run and document that it is made of.
 
@@ -114,8 +114,8 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
         UserError: There is no such folder or run, or nothing in it is evaluated.
 
     Examples:
-        >>> curves = lengthgen.results("runs")
-        >>> curves.pivot_table(index="scheme", columns="length", values="ppl")
+        >>> curves = lengthgen.results("runs").query("protocol == 'tail'")
+        >>> curves.pivot(index=["corpus", "series"], columns="length", values="ppl")
     """
     root = compose.root_of({})
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in _paths(runs)]

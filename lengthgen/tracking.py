@@ -59,7 +59,7 @@ def views(
 def push(config: Config, run_dir: Path, *, again: bool, say: Callable[[str], None]) -> None:
     """Shows W&B what it lacks of a run; all of it, as a fresh W&B run, if `again`.
 
-    Raises UserError, before W&B is opened, if a process trains the run.
+    Raises UserError, before W&B is opened, if a process trains the run, and if W&B took nothing.
     """
     if config.runtime.wandb == "off":
         raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
@@ -69,6 +69,8 @@ def push(config: Config, run_dir: Path, *, again: bool, say: Callable[[str], Non
         Tracker(config, run_dir, say=say, wandb_id=wandb_id) as tracker,
     ):
         tracker.results()
+        if not tracker.is_open:
+            raise UserError(f"track push: {run_dir.name} is not sent, for the reason above")
 
 
 class Tracker:
@@ -122,6 +124,11 @@ class Tracker:
         # wandb replaces the first two when it starts and never puts them back.
         sys.exit, sys.excepthook, logging.raiseExceptions = self._hooks
 
+    @property
+    def is_open(self) -> bool:
+        """Whether W&B, or its folder for later, takes what is shown."""
+        return self._run is not None
+
     @contextmanager
     def _attempt(self) -> Generator[None]:
         """What concerns W&B alone: its failure ends the view, never the training."""
@@ -137,6 +144,8 @@ class Tracker:
         import wandb
         from wandb.errors import AuthenticationError
 
+        for name in [n for n, text in os.environ.items() if n.startswith("WANDB_") and not text]:
+            del os.environ[name]  # W&B would refuse some of them
         mode, refusal = self._mode(None), ""  # for auto WANDB_MODE, or that of the folder
         if mode == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1"):
             self._say("W&B: disabled, by WANDB_MODE, WANDB_DISABLED or `wandb disabled`")

@@ -135,8 +135,9 @@ def verdict(gain: Estimate) -> Word:
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns what series show: a row per series, protocol, quantity and length.
 
-    `rows` are a Selection's; those of `load` are selected first. Columns: series, scheme, variant,
-    reference, train_length, n_seeds, protocol, quantity, length, value, low, high, word, mark.
+    `rows` are a Selection's; those of `load` are selected first; the column corpus is theirs.
+    Columns: series, scheme, variant, reference, train_length, n_seeds, protocol, quantity, length,
+    value, low, high, word, mark.
 
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
     unknown: not comparable with it).
@@ -145,7 +146,8 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     c_star; and note: a sentence on what limits the numbers.
     """
     if "series" not in rows:
-        return pd.concat([findings(text.rows) for text in select(rows)], ignore_index=True)
+        of_texts = [findings(s.rows).assign(corpus=s.text) for s in select(rows)]
+        return pd.concat(of_texts, ignore_index=True)
     by_series = rows.groupby("series")
     facts = by_series[FACTS[:-1]].first().assign(n_seeds=by_series["seed"].nunique())
     sums, n_seeds = Sums(rows, loss_of), rows.groupby(["protocol", "series"])["seed"].nunique()

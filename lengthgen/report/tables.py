@@ -141,6 +141,12 @@ class Numbers:
         word = self.finding(series, "gain", length)["word"]
         return f"{word} {self.interval(series, 'gain', length)}".rstrip() if word else "-"
 
+    def word_up_to(self, series: str, length: int) -> str:
+        """Returns the verdict at a length, or "harmed at 256" at the longest there is before."""
+        at = max((n for n in self.beyond(series) if n <= length), default=length)
+        word = self.finding(series, "gain", at)["word"]
+        return word if at == length else f"{word} at {short(at)}"
+
     def interval(self, series: str, quantity: str, length: int) -> str:
         """Returns "[-0.001, +0.004]"; nothing if there is none."""
         row = self.finding(series, quantity, length)
@@ -207,7 +213,10 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
 
 
 def summary(numbers: Numbers, protocol: str, *, notes: Sequence[str]) -> Table:
-    """Returns the perplexity at T and three longer lengths, and the verdict at the longest."""
+    """Returns the perplexity at T and three longer lengths, and the verdict at the longest.
+
+    Of a series without that length the verdict is at its own longest, which it names.
+    """
     T = min(numbers.T.values())
     lengths = [n for n in numbers.common if n >= min(T, numbers.common[-1])]
     lengths = numbers.doubled(lengths, most=4)
@@ -216,7 +225,7 @@ def summary(numbers: Numbers, protocol: str, *, notes: Sequence[str]) -> Table:
         [
             TableCell(name),
             *(TableCell(numbers.perplexity(name, n).text) for n in lengths),
-            TableCell(numbers.finding(name, "gain", lengths[-1])["word"]),
+            TableCell(numbers.word_up_to(name, lengths[-1])),
         ]
         for name in numbers.series
     ]

@@ -1,6 +1,7 @@
 """All signal handlers: how a signal ends training, a sweep, a task of Slurm, or any other work."""
 
 import signal
+import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
@@ -16,6 +17,9 @@ SCHEDULER = [kind for kind in KINDS if kind.name in NAMES[:2]]
 
 @contextmanager
 def handled(kinds: Iterable[signal.Signals], handler: Any) -> Generator[None]:
+    """Handles signals while the block lasts; only the main thread can, so that others do not."""
+    if threading.current_thread() is not threading.main_thread():
+        kinds = ()
     before = {kind: signal.signal(kind, handler) for kind in kinds}
     try:
         yield

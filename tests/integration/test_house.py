@@ -14,11 +14,11 @@ PACKAGE = {
     "api": 155,  # 130; an example of each function
     "sweep": 700,  # 550; the search by Optuna
     "pipeline": 210,  # 180; validation, several views, what eval adds
-    "tracking": 365,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
-    "report": 1770,  # 1600, was 1775; probes, width and dark mode of the page, what eval asked for
+    "tracking": 370,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
+    "report": 1780,  # 1600, was 1775; probes, width and dark mode of the page, what eval asked for
     "evaluation": 1230,  # 1150; validation while a run trains, long windows written singly, NaN
     "training": 440,  # 400; rows of validation, Muon, train.steps
-    "runs": 770,  # 750; parameters without embedding, what Windows lacks, edited code
+    "runs": 775,  # 750; parameters without embedding, what Windows lacks, edited code, threads
     "model": 1505,  # 1300; blocks of pretrained models, dropout, fused remaps, plugins that leak
     "data": 1180,  # 1185; without sources: odd files, equal paths, SentencePiece, Hub tokenizers
     "schemes": 1055,  # 1045; without schemes; digests of code
@@ -40,13 +40,13 @@ TESTS = {
     "integration": 685,
     "model": 775,  # plugins that leak
     "probes": 525,  # variants
-    "report": 1200,  # 1335; what figures are drawn of; the width of the page in a browser
+    "report": 1210,  # 1335; what figures are drawn of; the width of the page in a browser
     "runs": 745,  # files that cannot be read
     "schemes": 2535,  # 2515; rows alone, draws in training, finite at 32T
     "support": 1165,  # 1180; a W&B, a Slurm and a Hub on this machine
     "sweep": 790,  # the search by Optuna
     "tasks": 1070,
-    "tracking": 265,  # files, report and sweeps of W&B, TensorBoard
+    "tracking": 275,  # files, report and sweeps of W&B, TensorBoard, refusals
     "training": 560,  # Muon, dropout
     "api, conftest, escaping, terminal": 455,  # 470; run and corpus that tests share, Markdown
     "generation": 170,

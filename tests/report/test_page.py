@@ -121,6 +121,9 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^\| alibi .*\bflat \|$", text, re.MULTILINE)
     assert re.search(r"^\| rope .*\bharmed \|$", text, re.MULTILINE)
+    short = rows_of(["cope"])[lambda rows: rows["length"] <= 1024]
+    text = report.summary(report.sections(pd.concat([rows_of(), short])))
+    assert re.search(r"^\| cope .*\bharmed at 1k \|$", text, re.MULTILINE)
     others = rows_of(["rope"]).assign(targets=7)
     text = report.summary(report.sections(pd.concat([rows_of(), others])))
     assert text.count("K=7, ") == others["run"].nunique()

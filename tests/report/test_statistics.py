@@ -21,6 +21,7 @@ from lengthgen.report.statistics import (
     CurvePoint,
     Sums,
     Word,
+    curves,
     findings,
     loss_of,
     used_context,
@@ -231,6 +232,13 @@ def noisy_table(above: Mapping[str, float], **changes: Any) -> pd.DataFrame:
         return lambda s, d, n: noise(s, d, n) + own(s, d, n) + above[name]
 
     return pd.concat([frame(loss(name), scheme=name, **changes) for name in above])
+
+
+def test_the_curves_of_two_texts_are_told_apart() -> None:
+    rows = pd.concat([frame(4.0), frame(5.0, corpus="prose", fingerprint="prose" * 8)])
+    table = curves(findings(rows))
+    assert not table.duplicated(["corpus", "series", "protocol", "length"]).any()
+    assert dict(zip(table["corpus"], table["loss"], strict=True)) == {"toy": 4.0, "prose": 5.0}
 
 
 def marks(rows: pd.DataFrame) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def test_a_signal_ends_work_at_once_with_its_exit_code(kind: signal.Signals) -> 
         work()
     assert caught.value.exit_code == 128 + kind
     assert signal.getsignal(kind) is signal.SIG_DFL
+
+
+def test_work_of_another_thread_has_no_handlers() -> None:
+    with ThreadPoolExecutor() as pool, StopRequest().listening():
+        before = [signal.getsignal(kind) for kind in signals.KINDS]
+        work = signals.interruptible()(StopRequest().listening()(lambda: before))
+        assert pool.submit(work).result() == [signal.getsignal(kind) for kind in signals.KINDS]
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.M
     [
         ({"WANDB_API_KEY": ""}, [], "W&B: no API key (`wandb login` stores one); offline, to uplo"),
         ({}, ["runtime.wandb=offline"], "W&B: offline, to upload: wandb sync "),
-        ({"WANDB_DISABLED": "true"}, [], "W&B: disabled, by WANDB_MODE, WANDB_DISABLED or "),
+        ({"WANDB_MODE": "offline", "WANDB_TAGS": "", "WANDB_SILENT": ""}, [], "W&B: offline, to "),
     ],
 )
 def test_a_run_that_is_not_online_says_so_in_one_line(
@@ -216,7 +216,7 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
     fragment: str,
 ) -> None:
     for name, value in changed.items():
-        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+        monkeypatch.setenv(name, value)
     (line,) = push(trained, *words)
     assert line.startswith(fragment)
     kept = list(only(trained).glob("wandb/offline-run-*/*.wandb"))
@@ -231,6 +231,24 @@ def test_a_backend_that_fails_ends_no_run(
     with WandbBackend(**faults) as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         assert "wandb sync" in push(trained)[-1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"WANDB_DISABLED": "true"}, "W&B: disabled, by WANDB_MODE, WANDB_DISABLED or "),
+        ({"WANDB_PROJECT": "a/b"}, "W&B: Invalid project name 'a/b': "),
+    ],
+)
+def test_a_push_that_w_and_b_takes_nothing_of_fails(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], reason: str
+) -> None:
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value)
+    ran = here("track", "push", f"runtime.root={trained}")
+    assert (ran.code, ran.out.startswith(reason)) == (2, True), ran
+    assert "track push: rope-" in ran.err
+    assert not list(only(trained).glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_what_cannot_be_pushed_is_one_line(shell: Shell, trained: Path) -> None:
