@@ -3,7 +3,6 @@
 states.py finds failed jobs, from `queue` and the run directories.
 """
 
-import json
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
 SECONDS_OF_GRACE = 120  # a step and a checkpoint, between Slurm's signal and its time limit
 SECONDS_UNTIL_KILLED = 3600  # by Slurm, which has sent SIGTERM
 MAX_REQUEUES = 100  # at the time limit of a job; a run that never advances ends then
+SECONDS_TO_ANSWER = 60
 ENDED = "COMPLETED CANCELLED FAILED TIMEOUT PREEMPTED NODE_FAIL OUT_OF_MEMORY BOOT_FAIL DEADLINE"
 
 
@@ -88,6 +88,28 @@ def options(text: str) -> Options:
         raise UserError(f"--slurm: {error}{form}") from None
 
 
+class SlurmJob(Section):
+    """The job that a point was submitted as; slurm.json in its run directory."""
+
+    id: str
+    log: Path
+
+
+def job_of(run_dir: Path) -> SlurmJob | None:
+    """Returns the job that owns a run directory, if one does or did.
+
+    Raises UserError for a damaged record: a job may run that a second one would disturb.
+    """
+    path = run_dir / "slurm.json"
+    try:
+        return SlurmJob.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        why = "not the record of a Slurm job; restore it, or remove it if no job trains this run"
+        raise UserError(f"{path}: {why}") from None
+
+
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
@@ -118,8 +140,8 @@ def submit(
             refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
             raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
         for point, job in zip(array, jobs, strict=True):
-            record = {"id": str(job.job_id), "log": str(job.paths.stderr)}
-            replace_file(point.run_dir / "slurm.json", json.dumps(record).encode())
+            record = SlurmJob(id=str(job.job_id), log=job.paths.stderr)
+            replace_file(point.run_dir / "slurm.json", record.model_dump_json().encode())
         id = str(jobs[0].job_id).partition("_")[0]
         say(
             f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel {id} "
@@ -134,7 +156,13 @@ def _largest_array() -> int:
 
 
 def _asked(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    """Returns how a command of Slurm ended. Raises UserError if it does not end in time."""
+    seconds = SECONDS_TO_ANSWER
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {seconds} seconds; run the command again when it answers"
+        raise UserError(f"{command[0]}: {why}") from None
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """How the points of a sweep stand: by their run directories and the queue of Slurm."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -27,19 +26,25 @@ def states_of(points: Sequence[Point]) -> dict[str, PointState]:
     A point whose job waits or runs is queued or running whatever its run directory shows, since
     locks do not reach across the nodes of every cluster.
     """
-    files = {p.run_id: p.run_dir / "slurm.json" for p in points}
-    jobs = {id: json.loads(file.read_text()) for id, file in files.items() if file.is_file()}
-    queue = slurm.queue(job["id"] for job in jobs.values())
+    jobs = {p.run_id: job for p in points if (job := slurm.job_of(p.run_dir))}
+    queue = slurm.queue(job.id for job in jobs.values())
     states = {p.run_id: state_of(p) for p in points}
     for run_id, job in jobs.items():
-        state, reason = queue.get(job["id"], ("", ""))
+        state, reason = queue.get(job.id, ("", ""))
         if state and states[run_id].state not in SETTLED:
-            waits, runs = PointState("queued", reason), PointState("running", f"job {job['id']}")
-            states[run_id] = runs if state == "RUNNING" else waits
+            states[run_id] = _of_job(job, state, reason)
         elif states[run_id].state == "new":
-            ended = f"job {job['id']} ended before the run began; see {job['log']}"
+            ended = f"job {job.id} ended before the run began; see {job.log}"
             states[run_id] = PointState("failed", ended)
     return states
+
+
+def _of_job(job: slurm.SlurmJob, state: str, reason: str) -> PointState:
+    """Returns the state of a point whose job Slurm lists with a state and a reason."""
+    if state in ("RUNNING", "COMPLETING"):
+        ending = " is ending" if state == "COMPLETING" else ""
+        return PointState("running", f"job {job.id}{ending}")
+    return PointState("queued", None if reason == "None" else reason)
 
 
 def state_of(point: Point) -> PointState:

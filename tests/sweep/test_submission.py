@@ -1,0 +1,84 @@
+"""Submission to Slurm and its answers, by programs in the place of Slurm's own."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from slurm_cluster import swept
+from small import refusal
+
+from lengthgen.sweep import slurm
+from lengthgen.sweep.grid import Point
+from lengthgen.sweep.states import PointState, pending, states_of
+
+Stub = Callable[[str, str], None]
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
+    """Puts a program of this name, which runs these lines of sh, before all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def write(name: str, lines: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (folder / name).chmod(0o755)
+
+    for name in ("sbatch", "srun", "scontrol", "squeue"):
+        write(name, "exit 0")
+    return write
+
+
+@pytest.fixture
+def point(tmp_path: Path, cache: Path) -> Point:
+    (point,) = swept(tmp_path / "runs", cache)
+    return point
+
+
+def record(point: Point, text: str | None = None) -> Path:
+    """Writes the record of job 7, or this text in its place; returns the job's log."""
+    log = point.run_dir.parent / ".slurm/7_0_log.err"
+    point.run_dir.mkdir(parents=True, exist_ok=True)
+    text = slurm.SlurmJob(id="7", log=log).model_dump_json() if text is None else text
+    (point.run_dir / "slurm.json").write_text(text)
+    return log
+
+
+def state_of(point: Point) -> PointState:
+    return states_of([point])[point.run_id]
+
+
+@pytest.mark.parametrize(
+    ("listed", "state"),
+    [
+        ("PENDING|None", PointState("queued")),
+        ("PENDING|Priority", PointState("queued", "Priority")),
+        ("RUNNING|None", PointState("running", "job 7")),
+        ("COMPLETING|NonZeroExitCode", PointState("running", "job 7 is ending")),
+    ],
+)
+def test_a_job_in_the_queue_stands_as_slurm_says(
+    stub: Stub, point: Point, listed: str, state: PointState
+) -> None:
+    record(point)
+    stub("squeue", f"echo '7|{listed}'")
+    assert state_of(point) == state
+    assert pending([point], states_of([point])) == []
+
+
+def test_a_queue_that_does_not_answer_is_one_line(
+    stub: Stub, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(point)
+    stub("squeue", "exec sleep 60")
+    monkeypatch.setattr(slurm, "SECONDS_TO_ANSWER", 0.1)
+    assert refusal(states_of, [point]).startswith("squeue: no answer within 0.1 seconds; run the")
+
+
+@pytest.mark.parametrize("text", ["", '{"id": 5}', "[]", '{"id": "7"'])
+def test_a_damaged_record_of_a_job_is_one_line(stub: Stub, point: Point, text: str) -> None:
+    record(point, text)
+    said = refusal(states_of, [point])
+    assert said.startswith(f"{point.run_dir}/slurm.json: not the record of a Slurm job; restore it")
