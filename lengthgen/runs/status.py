@@ -127,6 +127,12 @@ def _read(run_dir: Path, *, run: str) -> Status | None:
     return None
 
 
+def written_ns(run_dir: Path) -> int:
+    """Returns when status.json was written, in nanoseconds; 0 without the file."""
+    file = run_dir / "status.json"
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
 def final_weights(run_dir: Path, *, run: str) -> str | None:
     """Returns the sha256 of the weights after the last step; None if training is not complete."""
     return read_of_run(run_dir / "DONE", run=run).get("weights")

@@ -15,7 +15,7 @@ from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.model.build import create
-from lengthgen.runs import devices
+from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.signals import StopRequest
 from lengthgen.sweep.grid import Point
@@ -32,6 +32,15 @@ class Slot(NamedTuple):
 
     threads: int
     gpus: tuple[str, ...]
+
+
+class Child(NamedTuple):
+    """A process at work on a point, in a slot; `before`: when its status was written last."""
+
+    process: Process
+    point: Point
+    slot: Slot
+    before: int
 
 
 def gpus_for(points: Sequence[Point]) -> tuple[str, ...]:
@@ -71,7 +80,7 @@ def run(
     kills them. Raises Stopped after that.
     """
     states, stop = states_of(points), StopRequest()
-    waiting, at_work = pending(points, states), list[tuple[Process, Point, Slot]]()
+    waiting, at_work = pending(points, states), list[Child]()
 
     def change(point: Point, state: PointState) -> None:
         states[point.run_id] = state
@@ -88,12 +97,12 @@ def run(
         while (waiting or at_work) and not stop.received:
             while waiting and free:
                 point, slot = waiting.pop(0), free.pop(0)
-                at_work.append((_start(point, slot, gpus=gpus), point, slot))
+                at_work.append(_start(point, slot, gpus=gpus))
                 change(point, PointState("running"))
-            for child in [child for child in at_work if child[0].poll() is not None]:
+            for child in [child for child in at_work if child.process.poll() is not None]:
                 at_work.remove(child)
-                free.append(child[2])
-                change(child[1], _end_of(*child[:2]))
+                free.append(child.slot)
+                change(child.point, _end_of(child))
             time.sleep(SECONDS_BETWEEN_POLLS)
         if not stop.received:
             return states
@@ -102,14 +111,14 @@ def run(
             end(signal.SIGTERM)
         except KeyboardInterrupt:
             end(signal.SIGKILL)
-    for process, point, _ in at_work:
-        change(point, _end_of(process, point))
+    for child in at_work:
+        change(child.point, _end_of(child))
     name = signal.Signals(stop.received).name
     message = f"stopped by {name}: {counted(states)}; rerun to resume"
     raise Stopped(message, exit_code=128 + stop.received)
 
 
-def _start(point: Point, slot: Slot, *, gpus: int | None) -> Process:
+def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     """Starts a point in a session of its own, which goes on if the sweep is killed."""
     words = [*point.arguments, *(["--gpus", str(gpus)] if (gpus or 1) > 1 else [])]
     if point.config.runtime.threads is None:
@@ -118,19 +127,24 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Process:
     if slot.gpus:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     point.run_dir.mkdir(parents=True, exist_ok=True)
+    before = status.written_ns(point.run_dir)
     command, none = [sys.executable, "-m", "lengthgen", *words], subprocess.DEVNULL
     with (point.run_dir / "console.txt").open("wb") as file:
-        return Process(
+        process = Process(
             command, env=env, start_new_session=True, stdin=none, stdout=file, stderr=file
         )
+    return Child(process, point, slot, before)
 
 
-def _end_of(process: Process, point: Point) -> PointState:
+def _end_of(child: Child) -> PointState:
     """Returns the state of a point whose process has ended."""
-    code, run = process.returncode, state_of(point)
-    if code == 0 or run.state in ("running", "diverged", "killed", "stopped"):
-        return run  # running: in another process by now
-    if code < 0:  # before the run began
+    code, point, run = child.process.returncode, child.point, state_of(child.point)
+    has_reported = status.written_ns(point.run_dir) != child.before
+    if code == 0 or run.state == "running":  # in another process by now
+        return run
+    if has_reported and run.state in ("diverged", "killed", "stopped"):
+        return run
+    if code < 0:  # before it reported
         return PointState("killed", f"by {signal.Signals(-code).name}")
     printed = (point.run_dir / "console.txt").read_text("utf-8", errors="replace").rstrip()
     last_line = printed.rpartition("\n")[2].removeprefix("error: ")

@@ -26,25 +26,33 @@ def states_of(points: Sequence[Point]) -> dict[str, PointState]:
     A point whose job waits or runs is queued or running whatever its run directory shows, since
     locks do not reach across the nodes of every cluster.
     """
-    jobs = {p.run_id: job for p in points if (job := slurm.job_of(p.run_dir))}
-    queue = slurm.queue(job.id for job in jobs.values())
-    states = {p.run_id: state_of(p) for p in points}
-    for run_id, job in jobs.items():
-        state, reason = queue.get(job.id, ("", ""))
-        if state and states[run_id].state not in SETTLED:
-            states[run_id] = _of_job(job, state, reason)
-        elif states[run_id].state == "new":
-            ended = f"job {job.id} ended before the run began; see {job.log}"
-            states[run_id] = PointState("failed", ended)
-    return states
+    jobs = {point.run_id: slurm.job_of(point.run_dir) for point in points}
+    queue = slurm.queue(job.id for job in jobs.values() if job)
+    return {point.run_id: _with_job(point, jobs[point.run_id], queue) for point in points}
 
 
-def _of_job(job: slurm.SlurmJob, state: str, reason: str) -> PointState:
-    """Returns the state of a point whose job Slurm lists with a state and a reason."""
-    if state in ("RUNNING", "COMPLETING"):
-        ending = " is ending" if state == "COMPLETING" else ""
-        return PointState("running", f"job {job.id}{ending}")
-    return PointState("queued", None if reason == "None" else reason)
+def _with_job(
+    point: Point, job: slurm.SlurmJob | None, queue: Mapping[str, tuple[str, str]]
+) -> PointState:
+    """Returns the state of a point by its run directory, its job and the queue.
+
+    What the run reported before its job was submitted says nothing of that job.
+    """
+    run = state_of(point)
+    if job is None or run.state in SETTLED:
+        return run
+    if job.id in queue:
+        state, reason = queue[job.id]
+        if state in ("RUNNING", "COMPLETING"):
+            ending = " is ending" if state == "COMPLETING" else ""
+            return PointState("running", f"job {job.id}{ending}")
+        return PointState("queued", None if reason == "None" else reason)
+    submitted = (point.run_dir / "slurm.json").stat().st_mtime_ns
+    if run.state == "running" or status.written_ns(point.run_dir) >= submitted:
+        return run
+    end = f"ended without a report; see {job.log}"
+    end = end if job.log.is_file() else "was cancelled or removed before it started"
+    return PointState("failed", f"job {job.id} {end}")
 
 
 def state_of(point: Point) -> PointState:

@@ -1,6 +1,7 @@
 """Submission to Slurm and its answers, by programs in the place of Slurm's own."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from slurm_cluster import swept
 from small import refusal
 
+from lengthgen.runs import status
+from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import PointState, pending, states_of
@@ -82,3 +85,30 @@ def test_a_damaged_record_of_a_job_is_one_line(stub: Stub, point: Point, text: s
     record(point, text)
     said = refusal(states_of, [point])
     assert said.startswith(f"{point.run_dir}/slurm.json: not the record of a Slurm job; restore it")
+
+
+def begun(point: Point, standing: Status, *, seconds_ago: float) -> None:
+    """Gives a point a run that reported this, so long ago."""
+    point.run_dir.mkdir(parents=True, exist_ok=True)
+    (point.run_dir / "config.yaml").touch()
+    status.write(point.run_dir, standing, run=point.run_id)
+    then = time.time() - seconds_ago
+    os.utime(point.run_dir / "status.json", (then, then))
+
+
+def test_a_job_that_ended_without_a_report_hides_behind_no_older_one(
+    stub: Stub, point: Point
+) -> None:
+    begun(point, Status("stopped", reason="stopped by SIGTERM"), seconds_ago=60)
+    log = record(point)
+    log.parent.mkdir()
+    log.touch()
+    assert state_of(point) == PointState("failed", f"job 7 ended without a report; see {log}")
+    begun(point, Status("stopped", reason="stopped by SIGUSR2"), seconds_ago=-1)
+    assert state_of(point) == PointState("stopped", "stopped by SIGUSR2")
+
+
+def test_a_job_that_was_cancelled_while_it_waited_names_no_log(stub: Stub, point: Point) -> None:
+    record(point)
+    gone = PointState("failed", "job 7 was cancelled or removed before it started")
+    assert state_of(point) == gone

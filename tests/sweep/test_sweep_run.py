@@ -109,3 +109,15 @@ def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(tmp_path: P
     assert "resuming after step" in Path(column(last, "run")[0], "console.txt").read_text()
     alone = small_config("scheme=rope", "seed=1", LONG, f"runtime.root={tmp_path}/alone")
     assert_same_bits(Path(column(last, "run")[0]), pipeline.train(alone))
+
+
+@pytest.mark.slow
+def test_a_point_whose_process_ends_early_stands_as_that_says_and_not_as_before(
+    trained: Path,
+) -> None:
+    (run_dir,) = trained.glob("rope-*")
+    for weights in run_dir.rglob("model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:100])
+    ran = sweep("scheme=rope", "eval.lengths=[16,64]", "--jobs", "1")
+    assert (ran.code, column(ran, "state")) == (1, ["failed"])
+    assert "model.safetensors is damaged; restore it, or remove" in column(ran, "reason")[0]
