@@ -39,6 +39,7 @@ def train(
     force: Annotated[
         bool, typer.Option("--force", help="Train again; the run that is there is kept in aside/.")
     ] = False,
+    submitted: Annotated[str | None, typer.Option(metavar="RUN_ID", hidden=True)] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -68,9 +69,17 @@ def train(
     if cfg is not None:
         echo(yaml.safe_dump(schema.to_plain(config), sort_keys=False).rstrip())
         return
-    from lengthgen.runs import distributed
+    from lengthgen.runs import distributed, status
     from lengthgen.terminal import from_here
 
+    if submitted not in (None, config.run_id):  # by a sweep, before this process began
+        why = (
+            f"{submitted}: the configuration or a plugin has changed since this run was submitted, "
+            f"and is that of {config.run_id} now; restore it, or rerun the sweep"
+        )
+        failed = status.Status("failed", reason=why)
+        status.write(config.runtime.root / submitted, failed, run=submitted)
+        raise UserError(why)
     if force:
         from lengthgen.cli.runs import set_aside
         from lengthgen.runs import devices

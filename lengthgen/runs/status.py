@@ -106,7 +106,7 @@ def write(run_dir: Path, status: Status, *, run: str) -> None:
 
 
 def read_status(run_dir: Path, *, run: str) -> Status:
-    """Returns the status of the run with this id, of which at least the directory is there.
+    """Returns the status of the run with this id.
 
     A run whose status.json says running although no process holds it was killed. Where the file is
     missing, damaged or of another run, DONE and the lock decide.

@@ -36,6 +36,11 @@ class Point:
         return " ".join(f"{k}={v}" for k, v in self.varied.items()) or self.run_id
 
     @property
+    def submission(self) -> list[str]:
+        """The arguments of a process that begins later, and trains this run or none."""
+        return [*self.arguments, "--submitted", self.run_id]
+
+    @property
     def command(self) -> str:
         """The line that repeats a point alone."""
         return shlex.join(["lengthgen", *self.arguments])

@@ -120,7 +120,7 @@ def run(
 
 def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
     """Starts a point in a session of its own, which goes on if the sweep is killed."""
-    words = [*point.arguments, *(["--gpus", str(gpus)] if (gpus or 1) > 1 else [])]
+    words = [*point.submission, *(["--gpus", str(gpus)] if (gpus or 1) > 1 else [])]
     if point.config.runtime.threads is None:
         words.append(f"runtime.threads={slot.threads}")
     env = {**os.environ, "OMP_NUM_THREADS": str(slot.threads), "TERM": "dumb"}

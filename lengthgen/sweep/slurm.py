@@ -177,7 +177,7 @@ class ArrayTask:
     @staticmethod
     def of(point: "Point", options: Options) -> "ArrayTask":
         """Returns the task of a point; what depends on the machine was decided where it is made."""
-        words = [*point.arguments, f"train.precision={point.config.train.precision}"]
+        words = [*point.submission, f"train.precision={point.config.train.precision}"]
         if options.cpus is not None and point.config.runtime.threads is None:
             words.append(f"runtime.threads={max(1, options.cpus // (options.gpus or 1))}")
         if options.gpus is not None and options.gpus > 1:

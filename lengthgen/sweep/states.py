@@ -57,9 +57,9 @@ def _with_job(
 
 def state_of(point: Point) -> PointState:
     """Returns the state of a point by its run directory alone."""
-    if not (point.run_dir / "config.yaml").exists():
-        return PointState("new")
     run = status.read_status(point.run_dir, run=point.run_id)
+    if run.state != "failed" and not (point.run_dir / "config.yaml").exists():
+        return PointState("new")
     if run.state == "done" and run.evaluated != point.config.evaluation_id:
         return PointState("stopped", "its curve is to be measured as requested")
     if run.state == "running" and run.pid is not None:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import here
 from slurm_cluster import swept
 from small import refusal
 
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
-from lengthgen.sweep import slurm
+from lengthgen.sweep import local, slurm
 from lengthgen.sweep.grid import Point
+from lengthgen.sweep.local import Slot
 from lengthgen.sweep.states import PointState, pending, states_of
 
 Stub = Callable[[str, str], None]
@@ -112,3 +114,29 @@ def test_a_job_that_was_cancelled_while_it_waited_names_no_log(stub: Stub, point
     record(point)
     gone = PointState("failed", "job 7 was cancelled or removed before it started")
     assert state_of(point) == gone
+
+
+PART = """
+from lengthgen.schemes import Part
+
+class Slope(Part):
+    def bias(self, c):
+        return -{slope} * c.distance()
+"""
+
+
+@pytest.mark.slow
+def test_a_point_that_was_edited_before_it_starts_trains_no_other_run(
+    stub: Stub, tmp_path: Path, cache: Path
+) -> None:
+    plugin, words = tmp_path / "mine.py", ["scheme=nope", "+scheme.parts.slope={}"]
+    plugin.write_text(PART.format(slope=0.5))
+    (point,) = swept(tmp_path / "runs", cache, *words, plugins=[plugin])
+    plugin.write_text(PART.format(slope=4))
+    record(point)
+    said = here(*slurm.ArrayTask.of(point, slurm.options("time=5")).arguments).error
+    assert said.startswith(f"{point.run_id}: the configuration or a plugin has changed since this")
+    assert state_of(point) == PointState("failed", said)
+    ended = local.run([point], [Slot(1, ())], gpus=None, say=print)
+    assert ended == {point.run_id: PointState("failed", said)}
+    assert not list(tmp_path.glob("runs/*/config.yaml"))
