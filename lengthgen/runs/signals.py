@@ -49,6 +49,20 @@ def interruptible() -> Generator[None]:
         yield
 
 
+@contextmanager
+def held_back() -> Generator[None]:
+    """Holds signals back from this process, and from those that it starts, until the block ends."""
+    held: list[int] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)  # of this thread; a child inherits it
+    try:
+        with handled(KINDS, lambda number, frame: held.append(number)):  # from another thread
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in held:
+            signal.raise_signal(number)
+
+
 class StopRequest:
     """Notes the first of SIGTERM, SIGUSR2, SIGHUP or Ctrl-C in `received`; a second Ctrl-C kills.
 

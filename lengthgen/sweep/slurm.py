@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, Field
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError
 from lengthgen.files import replace_file, writing
+from lengthgen.runs import signals
 
 if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
     from submitit.helpers import DelayedSubmission
@@ -132,21 +133,22 @@ def submit(
     parallel = max(1, (options.parallel or len(points)) // len(arrays))
     executor.update_parameters(**options.sbatch, array_parallelism=parallel)
     for array in arrays:
-        try:
-            with clean_env():  # of a Slurm job or a torchrun that this process itself is in
-                os.environ.update(kept)
-                jobs = executor.submit_array([ArrayTask.of(point, options) for point in array])
-        except FailedJobError as error:
-            refused = re.findall(r"^sbatch: error: (.+)", str(error), re.MULTILINE) or [str(error)]
-            raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
-        for point, job in zip(array, jobs, strict=True):
-            record = SlurmJob(id=str(job.job_id), log=job.paths.stderr)
-            replace_file(point.run_dir / "slurm.json", record.model_dump_json().encode())
-        id = str(jobs[0].job_id).partition("_")[0]
-        say(
-            f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel {id} "
-            f"ends them with a checkpoint, their logs are {folder}/{id}_*"
-        )
+        with signals.held_back():  # a job without a record would be submitted again
+            try:
+                with clean_env():  # of a Slurm job or a torchrun that this process itself is in
+                    os.environ.update(kept)
+                    jobs = executor.submit_array([ArrayTask.of(point, options) for point in array])
+            except FailedJobError as error:
+                refused = re.findall(r"^sbatch: error: (.+)", str(error), re.M) or [str(error)]
+                raise UserError(f"--slurm: Slurm refused the sweep: {'; '.join(refused)}") from None
+            id = str(jobs[0].job_id).partition("_")[0]
+            say(
+                f"submitted {len(jobs)} points as job {id}: squeue -j {id} shows them, scancel "
+                f"{id} ends them with a checkpoint, their logs are {folder}/{id}_*"
+            )
+            for point, job in zip(array, jobs, strict=True):
+                record = SlurmJob(id=str(job.job_id), log=job.paths.stderr)
+                replace_file(point.run_dir / "slurm.json", record.model_dump_json().encode())
 
 
 def _largest_array() -> int:

@@ -10,7 +10,8 @@ from commands import here
 from slurm_cluster import swept
 from small import refusal
 
-from lengthgen.runs import status
+from lengthgen.errors import Stopped
+from lengthgen.runs import signals, status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import local, slurm
 from lengthgen.sweep.grid import Point
@@ -140,3 +141,17 @@ def test_a_point_that_was_edited_before_it_starts_trains_no_other_run(
     ended = local.run([point], [Slot(1, ())], gpus=None, say=print)
     assert ended == {point.run_id: PointState("failed", said)}
     assert not list(tmp_path.glob("runs/*/config.yaml"))
+
+
+@pytest.mark.parametrize(("name", "end"), [("INT", KeyboardInterrupt), ("TERM", Stopped)])
+def test_a_signal_during_the_submission_leaves_no_job_without_a_record(
+    stub: Stub, tmp_path: Path, cache: Path, name: str, end: type[BaseException]
+) -> None:
+    stub("sbatch", f"kill -{name} $PPID; kill -{name} $$; echo Submitted batch job 7")
+    stub("squeue", "echo '7_0|PENDING|None'; echo '7_1|PENDING|None'")
+    points, said = swept(tmp_path / "runs", cache, "seed=1,2"), list[str]()
+    options, root = slurm.options("time=5"), tmp_path / "runs"
+    with signals.interruptible(), pytest.raises(end):
+        slurm.submit(points, options, root=root, say=said.append)
+    assert {*states_of(points).values()} == {PointState("queued")}
+    assert said[0].startswith("submitted 2 points as job 7: ")
