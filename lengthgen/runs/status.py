@@ -46,7 +46,7 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         ) from None
     with file:  # whose end is that of the lock
         until = time.monotonic() + 0.5  # longer than is_running takes
-        while not _locked(file):
+        while not locked(file):
             if time.monotonic() > until:
                 status = _read(run_dir, run=run_dir.name)
                 holder = f"process {status.pid} on {status.host}" if status else "it"
@@ -58,7 +58,7 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         yield
 
 
-def _locked(file: IOBase, *, shared: bool = False) -> bool:
+def locked(file: IOBase, *, shared: bool = False) -> bool:
     """Locks an open file; False if another process holds it."""
     try:
         import fcntl
@@ -75,7 +75,7 @@ def _locked(file: IOBase, *, shared: bool = False) -> bool:
 def is_running(run_dir: Path) -> bool:
     """True if a process trains this run, on any host that sees the same locks."""
     with suppress(OSError), open_regular(run_dir / ".train.lock") as file:
-        return not _locked(file, shared=True)  # with others that look
+        return not locked(file, shared=True)  # with others that look
     return False
 
 

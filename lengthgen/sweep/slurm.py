@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ from pydantic import BeforeValidator, Field
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError
 from lengthgen.files import replace_file, writing
-from lengthgen.runs import signals
+from lengthgen.runs import signals, status
 
 if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
     from submitit.helpers import DelayedSubmission
@@ -111,6 +112,21 @@ def job_of(run_dir: Path) -> SlurmJob | None:
         raise UserError(f"{path}: {why}") from None
 
 
+@contextmanager
+def alone(root: Path, *, say: Callable[[str], None]) -> Generator[None]:
+    """Waits for another sweep that submits to this folder of runs; keeps others out for a block."""
+    folder = root / ".slurm"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("ab")
+    with file:  # whose end is that of the lock
+        if not status.locked(file):
+            say(f"{folder}: another sweep is submitting; waiting for its end")
+            while not status.locked(file):
+                time.sleep(0.1)
+        yield
+
+
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
@@ -124,8 +140,6 @@ def submit(
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
     folder = (root / ".slurm").absolute()
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
     executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
     most = _largest_array()

@@ -1,20 +1,22 @@
 """Submission to Slurm and its answers, by programs in the place of Slurm's own."""
 
+import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import here
+from commands import Shell, here
 from slurm_cluster import swept
-from small import refusal
+from small import refusal, smaller
 
 from lengthgen.errors import Stopped
 from lengthgen.runs import signals, status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import local, slurm
-from lengthgen.sweep.grid import Point
+from lengthgen.sweep.grid import Point, points
 from lengthgen.sweep.local import Slot
 from lengthgen.sweep.states import PointState, pending, states_of
 
@@ -155,3 +157,34 @@ def test_a_signal_during_the_submission_leaves_no_job_without_a_record(
         slurm.submit(points, options, root=root, say=said.append)
     assert {*states_of(points).values()} == {PointState("queued")}
     assert said[0].startswith("submitted 2 points as job 7: ")
+
+
+def test_a_sweep_waits_for_another_that_submits(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / ".slurm").mkdir()
+    lock = (tmp_path / ".slurm/.lock").open("ab")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    end = threading.Timer(0.3, lock.close)
+    end.start()
+    with slurm.alone(tmp_path, say=said.append):
+        assert lock.closed
+    end.join()
+    assert said == [f"{tmp_path}/.slurm: another sweep is submitting; waiting for its end"]
+
+
+def test_a_point_that_another_sweep_has_just_submitted_is_not_submitted_again(
+    stub: Stub, shell: Shell, cache: Path
+) -> None:
+    words = smaller(f"runtime.cache={cache}", "seed=1,2")
+    again, other = points(words, config_dir=None, plugins=[])
+    record(again)
+    record(other, '{"id": "9", "log": "9_0_log.err"}')
+    # Meanwhile: once the records were read, and before this sweep submits.
+    aside = (other.run_dir / "slurm.json").rename("recorded")
+    meanwhile = f"test ! -f {aside} || mv {aside} {other.run_dir}/slurm.json"
+    stub("squeue", f"{meanwhile}; echo '8|PENDING|None'; echo '9|PENDING|None'")
+    stub("sbatch", "echo Submitted batch job 8")
+    ran = shell.run("sweep", *words, "--slurm", "time=5")
+    assert (ran.code, ran.err.count("submitted 1 points as job 8")) == (0, 1)
+    jobs = [slurm.job_of(point.run_dir) for point in (again, other)]
+    assert [job and job.id for job in jobs] == ["8", "9"]
