@@ -50,7 +50,7 @@ def sweep(
     """Run every combination of a,b or range() or glob() values. Run again: it continues.
 
     All points are checked before the first starts. A point that fails stops no other; the exit
-    code is 1 then.
+    code is 1 then, and if points are at work elsewhere.
     """
     from lengthgen.sweep import grid
 
@@ -62,7 +62,7 @@ def sweep(
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
-    if print_states(points, states) and not dry_run:
+    if print_states(points, states, submitted=slurm is not None) and not dry_run:
         sys.exit(1)
 
 
@@ -160,9 +160,14 @@ def _prepare(points: Sequence["Point"]) -> None:
                 raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None
 
 
-def print_states(points: Sequence["Point"], states: Mapping[str, "PointState"]) -> bool:
-    """Prints the state of every point and how to repeat what failed; returns if any did."""
-    from lengthgen.sweep.states import FAILED
+def print_states(
+    points: Sequence["Point"], states: Mapping[str, "PointState"], *, submitted: bool = False
+) -> bool:
+    """Prints the state of every point, and how to go on; returns if there is more to do.
+
+    Of points that were submitted just now, those at work are left to Slurm.
+    """
+    from lengthgen.sweep.states import BUSY, FAILED
     from lengthgen.terminal import from_here
 
     rows: list[list[str]] = []
@@ -173,4 +178,7 @@ def print_states(points: Sequence["Point"], states: Mapping[str, "PointState"]) 
     print_table([*points[0].varied, "run", "state", "reason"], rows)
     for point in failed:
         warn_once(f"to repeat {point.title} alone: {point.command}")
-    return bool(failed)
+    left = 0 if submitted else sum(state.state in BUSY for state in states.values())
+    if left:
+        warn_once(f"{left} of {len(points)} points run elsewhere, or are queued; rerun later")
+    return bool(failed or left)

@@ -35,7 +35,8 @@ def tune(
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if any(point.state not in ("done", "diverged") for point in states.values()):
-        sys.exit(print_states(points, states) and not dry_run)
+        more = print_states(points, states, submitted=slurm is not None)
+        sys.exit(more and not dry_run)
     written = tuning.write(points, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:

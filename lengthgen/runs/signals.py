@@ -53,9 +53,13 @@ def interruptible() -> Generator[None]:
 def held_back() -> Generator[None]:
     """Holds signals back from this process, and from those that it starts, until the block ends."""
     held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append(number)
+
     before = signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)  # of this thread; a child inherits it
     try:
-        with handled(KINDS, lambda number, frame: held.append(number)):  # from another thread
+        with handled(KINDS, hold):  # what another thread was given
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

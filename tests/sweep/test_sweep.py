@@ -210,3 +210,15 @@ def test_a_job_trains_with_the_cpus_and_gpus_and_in_the_precision_of_its_submiss
     words = slurm.ArrayTask.of(point, slurm.options("time=5,gpus=2,cpus=8")).arguments
     assert words[-4] == f"train.precision={point.config.train.precision}"
     assert words[-3:] == ("runtime.threads=4", "--gpus", "2")
+
+
+def test_a_sweep_that_leaves_points_to_others_says_so_and_does_not_end_well(shell: Shell) -> None:
+    words = smaller("seed=1,2")
+    every = points(words, config_dir=None, plugins=[])
+    for point in every:
+        begun(point, Status("done", evaluated=point.config.evaluation_id))
+    with status.run_lock(every[0].run_dir, "train"):
+        ran, dry = (shell.run("sweep", *words, *more) for more in ([], ["--dry-run"]))
+    left = "1 of 2 points run elsewhere, or are queued; rerun later"
+    assert [(r.code, r.err.splitlines()[-1]) for r in (ran, dry)] == [(1, left), (0, left)]
+    assert shell.run("sweep", *words).code == 0
