@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -164,12 +163,13 @@ def test_a_sweep_waits_for_another_that_submits(tmp_path: Path) -> None:
     (tmp_path / ".slurm").mkdir()
     lock = (tmp_path / ".slurm/.lock").open("ab")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    end = threading.Timer(0.3, lock.close)
-    end.start()
-    with slurm.alone(tmp_path, say=said.append):
-        assert lock.closed
-    end.join()
-    assert said == [f"{tmp_path}/.slurm: another sweep is submitting; waiting for its end"]
+
+    def end(line: str) -> None:
+        said.append(line)
+        lock.close()
+
+    with slurm.alone(tmp_path, say=end):
+        assert said == [f"{tmp_path}/.slurm: another sweep is submitting; waiting for its end"]
 
 
 def test_a_point_that_another_sweep_has_just_submitted_is_not_submitted_again(
