@@ -56,4 +56,6 @@ def evaluate_runs(
         run_dirs, changes, config_dir=config_dir, plugins=plugin or []
     )
     if Ranks.from_env().is_main:
-        echo(report.terminal(run_dirs, [row for _, rows in evaluated for row in rows]))
+        asked = evaluated[0][0].eval.lengths if "eval.lengths" in changes else []
+        measured = [row for _, rows in evaluated for row in rows]
+        echo(report.terminal(run_dirs, measured, lengths=asked))

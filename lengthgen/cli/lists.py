@@ -128,6 +128,7 @@ def record(run_dir: Path) -> dict[str, Any]:
     most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
     own = [row for row in own if row["endpoints"] == most[0][0]]
     last = trained[-1] if trained else {"train/step": 0, "train/tokens": None}
+    saved = [folder.name.removeprefix("step-") for folder in status.checkpoint_folders(run_dir)]
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):
         nats = loss([row for row in own if row["length"] == n])
@@ -135,7 +136,7 @@ def record(run_dir: Path) -> dict[str, Any]:
     return of_run | {
         "state": state,
         "reason": reason,
-        "step": last["train/step"],
+        "step": max(int(last["train/step"] or 0), *map(int, saved[-1:]), 0),
         "steps": config.train.steps,
         "tokens": last["train/tokens"],
         "train_length": own[0]["train_length"] if own else config.train.length,

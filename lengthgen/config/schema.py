@@ -230,7 +230,7 @@ class InitFrom(Section):
 class Train(Section):
     """Budget, optimizer and schedule."""
 
-    length: Annotated[Integer, Field(gt=0, le=2**24)]
+    length: Annotated[Integer, Field(gt=1, le=2**24)]
     batch_tokens: Annotated[Integer, Field(gt=0, le=2**30)]
     budget_steps: Positive | None = Field(default=None, alias="steps", exclude=True)
     tokens: NonNegative  # 0: an imported model, which is not trained here
@@ -345,13 +345,14 @@ class Config(Section):
     @field_validator("eval", mode="before")
     @classmethod
     def _lengths_in_tokens(cls, given: Any, info: ValidationInfo) -> Any:
-        """Writes a length such as 2T in tokens: T is train.length."""
+        """Writes a length such as 2T or T/4 in tokens: T is train.length."""
         lengths = given.get("lengths") if isinstance(given, dict) else None
         if not isinstance(lengths, list):
             return given
-        times = [re.fullmatch(r"(\d+(?:\.\d+)?)?T", str(length)) for length in lengths]
+        form = r"(\d+(?:\.\d+)?)?T(?:/([1-9]\d*))?"
+        times = [re.fullmatch(form, str(length)) for length in lengths]
         T = getattr(info.data.get("train"), "length", 1024)  # any, if train itself is refused
-        tokens = [m and float(m[1] or 1) * T for m in times]
+        tokens = [m and float(m[1] or 1) * T / int(m[2] or 1) for m in times]
         return {**given, "lengths": [n or x for n, x in zip(tokens, lengths, strict=True)]}
 
     @property

@@ -63,7 +63,7 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
                     rows = [facts[cell] | row for cell in measured for row in measured[cell]]
                     append_rows(run_dir / "eval.jsonl", rows)
             ranks.barrier()
-    return [{**row, "run": run_dir.name} for rows in stored().values() for row in rows]
+    return [{**row, "run": config.run_id} for rows in stored().values() for row in rows]
 
 
 def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> Evaluation:

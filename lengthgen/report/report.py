@@ -58,15 +58,19 @@ class ReportSection:
         return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def sections(rows: pd.DataFrame) -> list[ReportSection]:
-    """Returns a section for each text, those of rooms beside the core, and the method."""
+def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportSection]:
+    """Returns a section for each text, those of rooms beside the core, and the method.
+
+    Their short tables have these lengths.
+    """
     texts = select(rows[rows["unit"].isna()])
-    made = [text_section(text, f"-{i}" if i > 1 else "") for i, text in enumerate(texts, start=1)]
+    ends = ["", *(f"-{i}" for i in range(2, len(texts) + 1))]
+    made = [text_section(text, end, lengths) for text, end in zip(texts, ends, strict=False)]
     others = [make(rows) for make in registry.contributed("SECTIONS")]
     return [*made, *(section for section in others if section is not None), method(rows)]
 
 
-def text_section(selection: Selection, end: str) -> ReportSection:
+def text_section(selection: Selection, end: str, lengths: Sequence[int]) -> ReportSection:
     """Returns figures, sentences and tables of runs on one text; names of files have the end."""
     known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
@@ -94,7 +98,9 @@ def text_section(selection: Selection, end: str) -> ReportSection:
         notes=[*selection.notes, *(f"{', '.join(names)}: {note}." for note, names in limits)],
         data={f"curves{end}": curves(known)},
         summary=[
-            tables.summary(own, name, notes=selection.notes if name == main else ())
+            tables.summary(
+                own, name, lengths=lengths, notes=selection.notes if name == main else ()
+            )
             for name, own in numbers.items()
         ],
     )
@@ -118,10 +124,19 @@ def sentences(own: Numbers) -> Iterator[str]:
         yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
 
 
-def terminal(paths: Sequence[Path], measured: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """Returns what a command that evaluated these runs shows: of all, or by settings of rows."""
+def terminal(
+    paths: Sequence[Path],
+    measured: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    lengths: Sequence[int] = (),
+) -> str:
+    """Returns what a command that evaluated these runs shows.
+
+    By the settings of measured rows, and at lengths, where they are given.
+    """
     rows = load(paths)
-    return summary(sections(rows if measured is None else only(rows, measured)))
+    rows = rows if measured is None else only(rows, measured)
+    return summary(sections(rows, lengths=lengths))
 
 
 def summary(made: Sequence[ReportSection]) -> str:

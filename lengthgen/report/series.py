@@ -141,15 +141,21 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
 
 
 def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
-    """Returns scheme and variant, and of model, T and tokens seen what varies."""
+    """Returns scheme and variant, and of model, T and tokens seen what varies; tells fine-tuning.
+
+    Tokens seen are those of the run itself: those of the run it began with are not among them.
+    """
     texts = {
         "model": series["model"],
         "train_length": f"T={series['train_length']}",
         "tokens_seen": f"{millions(series['tokens_seen'])} tokens",
     }
-    details = ", ".join(text for field, text in texts.items() if field in varied)
+    details = [text for field, text in texts.items() if field in varied]
+    train = json.loads(series["config"]).get("train", {})
+    if train.get("init_from") and train.get("tokens"):  # without tokens it was imported
+        details.append("fine-tuned")
     name = " + ".join([series["scheme"], *filter(None, series["variant"].split("+"))])
-    return f"{name} ({details})" if details else name
+    return f"{name} ({', '.join(details)})" if details else name
 
 
 def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:

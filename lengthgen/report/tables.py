@@ -212,15 +212,20 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
     )
 
 
-def summary(numbers: Numbers, protocol: str, *, notes: Sequence[str]) -> Table:
-    """Returns the perplexity at T and three longer lengths, and the verdict at the longest.
+def summary(
+    numbers: Numbers, protocol: str, *, lengths: Sequence[int], notes: Sequence[str]
+) -> Table:
+    """Returns the perplexity at lengths, and the verdict at the longest.
 
-    Of a series without that length the verdict is at its own longest, which it names.
+    Without lengths: at T and three longer ones. Of a series without that length the verdict is at
+    its own longest, which it names.
     """
-    T = min(numbers.T.values())
-    lengths = [n for n in numbers.common if n >= min(T, numbers.common[-1])]
-    lengths = numbers.doubled(lengths, most=4)
-    lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
+    lengths = sorted({*lengths} & {*numbers.lengths})
+    if not lengths:
+        T = min(numbers.T.values())
+        lengths = [n for n in numbers.common if n >= min(T, numbers.common[-1])]
+        lengths = numbers.doubled(lengths, most=4)
+        lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
     rows = [
         [
             TableCell(name),

@@ -53,7 +53,12 @@ def load_weights(
             f"train.init_from: {run_dir} does not hold the weights {init.weights[:12]} any more "
             "that this run is to begin with; restore its last checkpoint"
         )
-    directory.check_corpus(run_dir, corpus, run=init.run)
+    read = directory.read_provenance(run_dir, run=init.run).get("fingerprint", corpus.fingerprint)
+    if read != corpus.fingerprint:
+        raise UserError(
+            f"train.init_from: {init.run} was trained on other tokens than this corpus "
+            f"{corpus.name} has; give the values of corpus in {run_dir}/config.yaml"
+        )
     own, given = model.state_dict(), checkpoint.weights
     same = {n: w for n, w in given.items() if n in own and own[n].shape == w.shape}
     for names, what in ((own, "initialised"), (given, "not used")):

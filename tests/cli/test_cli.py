@@ -2,7 +2,9 @@
 
 import math
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -265,6 +267,20 @@ def test_a_run_that_is_done_is_printed_and_listed(shell: Shell, run_id: str) -> 
     assert (run_id, state, steps, tokens) == (run_id, "done", "8/8", "1,024")
     assert at_t.endswith(" at 16")
     assert longest.endswith(" at 64")
+
+
+def test_a_run_is_listed_at_the_step_of_its_newest_checkpoint(shell: Shell, run_id: str) -> None:
+    Path(f"runs/{run_id}/train.jsonl").unlink()
+    assert shell.run("list", "runs").out.splitlines()[1].split("\t")[2] == "8/8"
+
+
+def test_an_evaluation_shows_what_it_was_asked_for_under_any_name_of_the_folder(
+    shell: Shell, run_id: str
+) -> None:
+    shutil.copytree(f"runs/{run_id}", "moved")
+    for run in (run_id, "moved"):
+        ran = shell.run("eval", run, "--lengths", "T/2,3,20,21,22")
+        assert re.search(r"^\| scheme \| +3 \| +8 \| +20 \| +21 \| +22 \|", ran.out, re.MULTILINE)
 
 
 def test_evaluation_takes_lengths_protocols_an_id_and_a_path(shell: Shell, run_id: str) -> None:

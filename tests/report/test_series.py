@@ -56,6 +56,14 @@ def test_names_tell_model_T_and_tokens_if_they_vary(column: str, value: object, 
     assert name in names(*tables)
 
 
+def test_a_run_that_began_with_weights_of_another_is_called_fine_tuned() -> None:
+    base = {"init_from": {"run": "rope-s1", "recipe": "rope"}}
+    tuned, imported = (config(train={**base, "tokens": n}) for n in (4096, 0))
+    assert names(frame(3.0, config=tuned)) == ["rope (fine-tuned)"]
+    assert names(frame(3.0, config=imported)) == ["rope"]
+    assert names(frame(3.0), frame(3.0, run="a", config=tuned)) == ["rope", "rope (fine-tuned)"]
+
+
 def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
     four, eight = (
         frame(
