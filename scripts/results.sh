@@ -299,7 +299,7 @@ more_tokens() {
 # The rate of the smaller models is the better of two here as well.
 size() {
   .venv/bin/lengthgen tune scheme=rope_conv model=small train.lr=2e-3,4e-3 train.tokens=2000000 \
-    eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/size/rates "${given[@]}"
+    eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/rates/small "${given[@]}"
   sweep size experiment=leaderboard model=small seed=1 scheme=rope_conv,alibi_conv,nope_conv \
     'eval.lengths=[128,512,1024,2048,4096,16384]'
   after lengthgen report runs/size/*-s1-* --out results/size
