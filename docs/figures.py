@@ -214,8 +214,8 @@ def by(name: str, column: str, axis: str) -> Figure:
 def training_loss() -> Figure:
     """Draws the perplexity in training over tokens, without and with the short convolution."""
     short, long = (
-        pd.read_csv(ROOT / "results" / study / "training.csv")
-        for study in ("leaderboard", "more_tokens")
+        pd.read_csv(ROOT / "results" / name / "training.csv")
+        for name in ("leaderboard", "more_tokens")
     )
     has_conv = short["scheme"].str.endswith("_conv")
     panels = {

@@ -307,7 +307,7 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         needs = 'needs wandb-workspaces; pip install "lengthgen[report]"'
         raise UserError(f"track report {needs}") from None
     runtime = config.runtime
-    project = runtime.wandb_project or os.environ.get("WANDB_PROJECT", "lengthgen")
+    project = runtime.wandb_project or os.environ.get("WANDB_PROJECT") or "lengthgen"
     try:
         entity = runtime.wandb_entity or os.environ.get("WANDB_ENTITY")
         place = {"entity": entity or wandb.Api().default_entity, "project": project}

@@ -132,7 +132,7 @@ rates() {
     "scheme=learned_absolute train.lr=4e-3 train.scheme_lr_ratio=0.25,1,16" \
     "scheme=fire,bam,alibi_learned,$others train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
     # shellcheck disable=SC2086  # several words
-    .venv/bin/lengthgen tune eval=full $grid train.tokens=2000000 runtime.threads=1 runtime.wandb=off \
+    .venv/bin/lengthgen tune eval=full $grid train.tokens=2000000 "${alone[@]}" \
       runtime.root=runs/rates/runs --out results/rates "${given[@]}"
   done
 }

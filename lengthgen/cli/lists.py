@@ -127,8 +127,8 @@ def record(run_dir: Path) -> dict[str, Any]:
     newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(own))
     most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
     own = [row for row in own if row["endpoints"] == most[0][0]]
-    last = trained[-1] if trained else {"train/step": 0, "train/tokens": None}
-    saved = [folder.name.removeprefix("step-") for folder in status.checkpoint_folders(run_dir)]
+    steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
+    steps += [row["train/step"] for row in trained[-1:]]
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):
         nats = loss([row for row in own if row["length"] == n])
@@ -136,9 +136,9 @@ def record(run_dir: Path) -> dict[str, Any]:
     return of_run | {
         "state": state,
         "reason": reason,
-        "step": max(int(last["train/step"] or 0), *map(int, saved[-1:]), 0),
+        "step": max(steps, default=0),
         "steps": config.train.steps,
-        "tokens": last["train/tokens"],
+        "tokens": trained[-1]["train/tokens"] if trained else None,
         "train_length": own[0]["train_length"] if own else config.train.length,
         "ppl": ppl,
     }

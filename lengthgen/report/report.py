@@ -64,8 +64,10 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
     Their short tables have these lengths.
     """
     texts = select(rows[rows["unit"].isna()])
-    ends = ["", *(f"-{i}" for i in range(2, len(texts) + 1))]
-    made = [text_section(text, end, lengths) for text, end in zip(texts, ends, strict=False)]
+    made = [
+        text_section(text, f"-{i}" if i > 1 else "", lengths)
+        for i, text in enumerate(texts, start=1)
+    ]
     others = [make(rows) for make in registry.contributed("SECTIONS")]
     return [*made, *(section for section in others if section is not None), method(rows)]
 
@@ -130,13 +132,9 @@ def terminal(
     *,
     lengths: Sequence[int] = (),
 ) -> str:
-    """Returns what a command that evaluated these runs shows.
-
-    By the settings of measured rows, and at lengths, where they are given.
-    """
+    """Returns what a command that evaluated runs shows: by settings of rows, at these lengths."""
     rows = load(paths)
-    rows = rows if measured is None else only(rows, measured)
-    return summary(sections(rows, lengths=lengths))
+    return summary(sections(rows if measured is None else only(rows, measured), lengths=lengths))
 
 
 def summary(made: Sequence[ReportSection]) -> str:

@@ -135,7 +135,7 @@ def verdict(gain: Estimate) -> Word:
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns what series show: a row per series, protocol, quantity and length.
 
-    `rows` are a Selection's; those of `load` are selected first; the column corpus is theirs.
+    `rows` are a Selection's; those of `load` are selected first, and get a column corpus, the text.
     Columns: series, scheme, variant, reference, train_length, n_seeds, protocol, quantity, length,
     value, low, high, word, mark.
 

@@ -102,7 +102,7 @@ def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Che
         raise Unreadable(Path(error.filename or folder), error) from None
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         own = json.loads(file.metadata()["lengthgen"])
-    step = int(folder.name.removeprefix("step-"))
+    step = status.step_of(folder)
     if own["run"] != run:
         raise UserError(f"{folder} is of run {own['run']}, but config.yaml here of {run}; {remedy}")
     if own["step"] != step:

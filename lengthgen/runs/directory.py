@@ -129,12 +129,17 @@ def load_corpus(config: Config, run_dir: Path, *, say: Callable[[str], None]) ->
 
 def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
     """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
-    begun = read_provenance(run_dir, run=run).get("fingerprint", corpus.fingerprint)
-    if begun != corpus.fingerprint:
+    if begun := other_tokens(run_dir, corpus, run=run):
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
             f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
+
+
+def other_tokens(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> str | None:
+    """Returns the fingerprint of the tokens that a run began on; None if they are the corpus's."""
+    begun = read_provenance(run_dir, run=run).get("fingerprint")
+    return begun if begun != corpus.fingerprint else None
 
 
 def edited(run_dir: Path, code: Mapping[str, str], *, run: str) -> list[str]:

@@ -147,3 +147,8 @@ def checkpoint_folders(run_dir: Path) -> list[Path]:
     """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
     folder = run_dir / "checkpoints"
     return [folder / name for name in names_in(folder) if re.fullmatch(r"step-\d{8}", name)]
+
+
+def step_of(folder: Path) -> int:
+    """Returns the step of the folder of a checkpoint."""
+    return int(folder.name.removeprefix("step-"))

@@ -53,8 +53,7 @@ def load_weights(
             f"train.init_from: {run_dir} does not hold the weights {init.weights[:12]} any more "
             "that this run is to begin with; restore its last checkpoint"
         )
-    read = directory.read_provenance(run_dir, run=init.run).get("fingerprint", corpus.fingerprint)
-    if read != corpus.fingerprint:
+    if directory.other_tokens(run_dir, corpus, run=init.run):
         raise UserError(
             f"train.init_from: {init.run} was trained on other tokens than this corpus "
             f"{corpus.name} has; give the values of corpus in {run_dir}/config.yaml"

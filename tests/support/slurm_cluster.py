@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from small import smaller
 
+from lengthgen.runs import status
+from lengthgen.runs.status import Status
 from lengthgen.sweep.grid import Point, points
 
 NODES = ("127.0.0.2", "127.0.0.3")  # names that resolve on every Linux without /etc/hosts
@@ -61,6 +63,16 @@ def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()
     usual = [*own, f"runtime.cache={cache}", "runtime.threads=null"]
     usual = [word for word in usual if word.partition("=")[0] not in given]
     return points(smaller(*usual, *overrides), config_dir=None, plugins=plugins)
+
+
+def begun(point: Point, standing: Status, *, seconds_ago: float = 0) -> Point:
+    """Gives a point the directory of a run that reported this status, so long ago."""
+    point.run_dir.mkdir(parents=True, exist_ok=True)
+    (point.run_dir / "config.yaml").touch()
+    status.write(point.run_dir, standing, run=point.run_id)
+    then = time.time() - seconds_ago
+    os.utime(point.run_dir / "status.json", (then, then))
+    return point
 
 
 class Cluster(NamedTuple):

@@ -2,17 +2,16 @@
 
 import fcntl
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commands import Shell, here
-from slurm_cluster import swept
+from slurm_cluster import begun, swept
 from small import refusal, smaller
 
 from lengthgen.errors import Stopped
-from lengthgen.runs import signals, status
+from lengthgen.runs import signals
 from lengthgen.runs.status import Status
 from lengthgen.sweep import local, slurm
 from lengthgen.sweep.grid import Point, points
@@ -89,15 +88,6 @@ def test_a_damaged_record_of_a_job_is_one_line(stub: Stub, point: Point, text: s
     record(point, text)
     said = refusal(states_of, [point])
     assert said.startswith(f"{point.run_dir}/slurm.json: not the record of a Slurm job; restore it")
-
-
-def begun(point: Point, standing: Status, *, seconds_ago: float) -> None:
-    """Gives a point a run that reported this, so long ago."""
-    point.run_dir.mkdir(parents=True, exist_ok=True)
-    (point.run_dir / "config.yaml").touch()
-    status.write(point.run_dir, standing, run=point.run_id)
-    then = time.time() - seconds_ago
-    os.utime(point.run_dir / "status.json", (then, then))
 
 
 def test_a_job_that_ended_without_a_report_hides_behind_no_older_one(

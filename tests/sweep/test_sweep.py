@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Shell
+from slurm_cluster import begun
 from small import MEASURED_AT_T, SMALL, refusal, smaller
 
 from lengthgen.config import schema
@@ -84,14 +85,6 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
         config_dir, plugin = map(Path, rest[-3::2])
         again = schema.from_overrides(rest[:-4], config_dir=config_dir, plugins=[plugin])
         assert again.run_id == point.run_id
-
-
-def begun(point: Point, standing: Status) -> Point:
-    """Gives a point the directory of a run with this status."""
-    point.run_dir.mkdir(parents=True)
-    (point.run_dir / "config.yaml").touch()
-    status.write(point.run_dir, standing, run=point.run_id)
-    return point
 
 
 def test_a_point_stands_as_its_run_says(tmp_path: Path) -> None:
