@@ -23,18 +23,20 @@ def card(
     about: About,
     corpus: TokenizedCorpus,
     checkpoint: Checkpoint,
+    *,
     name: str,
     license: str | None,
-    *,
+    longest: int | None,
     own: bool,
 ) -> str:
     """Returns the card of a folder of this name; no text of a row becomes markup.
 
-    own: whether the layout is lengthgen's.
+    longest: tokens of a text that the family takes. own: whether the layout is lengthgen's.
     """
     plain = to_plain(config)
     del plain["scheme"]["variants"]
-    settings = {key: plain[key] for key in ("scheme", "model", "corpus", "train")}
+    of_training = ("corpus", "train") if config.train.tokens else ()  # else it was imported
+    settings = {key: plain[key] for key in ("scheme", "model", *of_training)}
     tags = ["lengthgen", "causal-lm", "length-extrapolation", "positional-encoding"]
     front_matter: dict[str, Any] = {"library_name": "lengthgen" if own else "transformers"}
     front_matter["tags"] = [*tags, config.scheme.name]
@@ -56,6 +58,7 @@ def card(
         corpus=corpus,
         front_matter=yaml.safe_dump(front_matter, sort_keys=False),
         license=license,
+        longest=longest,
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
         objective=objective_of(config),

@@ -160,6 +160,8 @@ def _read(keys: Keys, family: Family, length: int | None) -> Read:
     if "rope" in parts:
         parts = _rope(keys, parts["rope"], longest or T)
         parts, layers = _by_layer(keys, family, parts, n=model["n_layers"], T=T)
+        if layers is not None and not any(layers):
+            parts, layers = {}, None
     for key, value in keys.left.items():
         if value and not IGNORED.fullmatch(key):  # an option that is off is no other model
             refuse(key, value)
@@ -235,13 +237,11 @@ def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] |
         except UserError:
             continue
         layers, theirs = read_as.layers, _typed(read_as.parts, config)
-        if layers is not None and not any(layers):
-            layers, theirs = None, {}
         given = _options(config, read_as.model)
         enough = {*own["biases"]} <= {*given["biases"]}  # the others are zeros
         wanted = own | ({"biases": given["biases"]} if enough else {})
         if (theirs, layers, given) == (parts, config.scheme.layers, wanted):
-            return plain, read_as._replace(parts=theirs, layers=layers)
+            return plain, read_as._replace(parts=theirs)
     return None
 
 

@@ -65,7 +65,9 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
         if is_own:
             shutil.copy(CODE, aside)
         _write_keys(aside, keys, about, corpus)
-        text = card(config, run_dir, about, corpus, checkpoint, folder.name, license, own=is_own)
+        longest = keys.get("max_seq_len") or keys.get("n_positions")
+        names: dict[str, Any] = {"name": folder.name, "license": license, "longest": longest}
+        text = card(config, run_dir, about, corpus, checkpoint, own=is_own, **names)
         (aside / CARD).write_text(text, encoding="utf-8")
     say(f"{folder.name}: model_type {keys['model_type']} of config.json")
     if checkpoint.step < config.train.steps:

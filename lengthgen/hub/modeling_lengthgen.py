@@ -43,7 +43,7 @@ class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
         """Returns logits [B, T, V], and with labels their mean loss. Padding goes to the right."""
         if attention_mask is not None and not bool(attention_mask[:, 0].all()):
             raise ValueError("padding on the left would move positions; pad on the right")
-        generator = torch.Generator(self.device)  # of parts that sample positions
+        generator = torch.Generator()  # of parts that sample positions, on the CPU for any device
         logits = self.model.logits(self.model(input_ids, generator=generator))
         loss = None
         if labels is not None:

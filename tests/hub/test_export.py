@@ -17,7 +17,7 @@ import yaml
 from commands import Shell
 from hub_stub import serving
 from safetensors.torch import load_file, save_file
-from small import close, refusal, small_config
+from small import SMALL, close, refusal, small_config
 from trained import ALONE, QUIET
 
 from lengthgen.config import plugins
@@ -29,9 +29,11 @@ from lengthgen.evaluation import evaluator
 from lengthgen.files import read_rows, write_rows
 from lengthgen.hub import load
 from lengthgen.hub.folder import export
+from lengthgen.hub.imported import import_model
 from lengthgen.pipeline import config_of as config_of_run
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints, status
+from lengthgen.runs.directory import load_config
 
 pytestmark = pytest.mark.slow
 transformers: Any = pytest.importorskip("transformers")
@@ -192,6 +194,29 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
     want = {"name": "rope", "parts": run.scheme.parts, "layers": None, "lr_ratio": 1.0}
     assert settings["scheme"] == want
     assert settings["train"] == run.train.model_dump()
+
+
+@pytest.mark.parametrize("name", ["alibi", "nope, Llama"])
+def test_an_export_is_imported_with_its_scheme_and_trained_length_and_its_card_says_so(
+    name: str, trained: dict[str, Config], tmp_path: Path
+) -> None:
+    config = trained[name]
+    folder = exported(config, tmp_path / "model")
+    ends = re.search(r"It takes texts of up to ([\d,]+) tokens", card_of(folder))
+    assert (ends and ends[1]) == ("512" if name == "alibi" else None)  # 32 T of MPT
+    words = [
+        w for w in SMALL if w.startswith(("corpus", "eval", "runtime")) and "variants" not in w
+    ]
+    root = f"runtime.root={tmp_path / 'runs'}"
+    run_dir = import_model(
+        str(folder), name=None, length=None, overrides=[*words, root], say=QUIET.say
+    )
+    again = load_config(run_dir)
+    assert again.scheme.name == config.scheme.name
+    assert again.train.length == config.train.length
+    card = card_of(export(again, run_dir, tmp_path / "again", license=None, say=QUIET.say))
+    assert "Imported from `model`; lengthgen has not trained it." in card
+    assert str(tmp_path) not in card
 
 
 def test_the_command_finds_a_run_by_name_and_says_that_it_is_unfinished(
