@@ -70,11 +70,11 @@ def main() -> NoReturn:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     words = sys.argv[1:] or ["--help"]
     try:
-        program: Callable[..., Any] = app
+        program: Callable[..., Any] = _run
         if ERROR_FILE in os.environ:  # under torchrun, which shows the error that is left in it
             from torch.distributed.elastic.multiprocessing.errors import record
 
-            program = record(app)
+            program = record(_run)
         code = program(args=words, prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
@@ -95,9 +95,7 @@ def main() -> NoReturn:
             _close_stdout()
         where = f"{error.filename or 'standard output'!s:.100}"
         _end(f"error: {where}: {(error.strerror or str(error)).lower()}", 2)
-    except Exception as error:  # a bug, but for memory; Python shows it
-        if line := out_of_memory(error):
-            _end(f"error: {line}", 2)
+    except Exception:  # a bug, which Python shows
         if "RANK" not in os.environ:
             raise
         warn(traceback.format_exc().rstrip())
@@ -106,6 +104,16 @@ def main() -> NoReturn:
     if code == 130:  # what Typer makes of KeyboardInterrupt
         raise KeyboardInterrupt
     sys.exit(code)
+
+
+def _run(**arguments: Any) -> Any:
+    """Runs the command; memory that ran out is the user's mistake, and of one line."""
+    try:
+        return app(**arguments)
+    except Exception as error:
+        if line := out_of_memory(error):
+            raise UserError(line) from error
+        raise
 
 
 def _instead(words: list[str]) -> str | None:

@@ -61,7 +61,8 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     tables: list[pd.DataFrame] = []
     folders: dict[str, Path] = {}  # by run
     diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
-    for path in _listed(paths):
+    listed = _listed(paths)
+    for path in listed:
         with _or_said(path, say):
             if (path / ROWS).is_file():
                 tables.append(_saved(path / ROWS))
@@ -85,6 +86,10 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
             if seed is None:
                 raise UserError("it diverged in training, and no other seed is evaluated")
             tables.append(_table(_without_values(seed), path, config))
+    if not tables and any(
+        (path / "config.yaml").is_file() or (path / ROWS).is_file() for path in listed
+    ):
+        raise UserError(f"nothing of {', '.join(map(str, paths))} can be shown")
     if not tables:
         raise UserError(
             f"no evaluated run in {', '.join(map(str, paths))}; lengthgen train scheme=rope makes "
@@ -184,7 +189,7 @@ def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def _saved(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_parquet(path)
+        table = pd.read_parquet(path, page_checksum_verification=True)
     except (OSError, ValueError) as error:  # pyarrow's errors are among them
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
     if missing := [name for name in COLUMNS if name not in table]:
@@ -202,7 +207,8 @@ def _plain(values: Any) -> list[Any] | None:
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
     table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
-    content = table.to_parquet(index=False, compression="zstd", compression_level=19)
+    packed: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
+    content = table.to_parquet(index=False, write_page_checksum=True, **packed)
     replace_file(folder / ROWS, content)
     runs = rows.drop_duplicates("run").set_index("run")["environment"]
     manifest = {

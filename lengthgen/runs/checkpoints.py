@@ -63,8 +63,10 @@ def save(
         sync(final.parent)
     except (OSError, SafetensorError, RuntimeError) as error:  # all three for a full disk
         shutil.rmtree(temporary, ignore_errors=True)
+        is_full = "inline_container" in str(error)  # all that torch.save says
+        why = "no space left, or a limit on the size of files" if is_full else first_line(error)
         raise UserError(
-            f"{final}: cannot write the checkpoint of step {step} ({first_line(error)}); "
+            f"{final}: cannot write the checkpoint of step {step} ({why}); "
             "free disk space and rerun to resume from the one before"
         ) from error
     for superseded in status.checkpoint_folders(run_dir)[:-KEPT]:

@@ -43,6 +43,7 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False  # of convolutions
         return
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)

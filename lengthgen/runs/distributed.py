@@ -21,6 +21,7 @@ from lengthgen.errors import UserError, first_line
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for another one gives up
+UPLOAD = timedelta(days=1)  # the others wait while the main one shows results in W&B
 CONTINUES = "rerun to resume from the last checkpoint"
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -30,7 +31,10 @@ class RankLost(UserError):
 
 
 class Failed(NamedTuple):
-    """How a process failed under torchrun, by the error that elastic's `record` left of it."""
+    """How a process failed under torchrun, by the error that elastic's `record` left of it.
+
+    No reason: it was stopped by a signal, as it has said itself.
+    """
 
     rank: int
     reason: str
@@ -86,8 +90,9 @@ class Ranks:
         with self.together():
             n = self.world_size
             dist.init_process_group(backend, rank=self.rank, world_size=n, timeout=TIMEOUT)
+            at_the_end = dist.new_group(backend="gloo", timeout=UPLOAD)
             yield
-            dist.barrier()  # a process that leaves early is not taken for a lost one
+            dist.barrier(at_the_end)  # a process that leaves early is not taken for a lost one
             dist.destroy_process_group()
 
     @contextmanager
@@ -98,9 +103,8 @@ class Ranks:
         except RuntimeError as error:
             if not isinstance(error, dist.DistError) and "gloo" not in str(error):
                 raise
-            raise RankLost(
-                f"another process of this run was lost ({first_line(error)}); {CONTINUES}"
-            ) from error
+            why = "" if "gloo" in str(error) else f" ({first_line(error)})"  # NCCL's may be of use
+            raise RankLost(f"another process of this run was lost{why}; {CONTINUES}") from error
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sums a tensor over all processes, in place, and returns it."""
@@ -150,4 +154,6 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> Failed:
     if code < 0:
         reason = f"rank {rank} was killed by {failures[rank].signal_name()}; {CONTINUES}"
         return Failed(rank, reason, 128 - code)
+    if code > 128:
+        return Failed(rank, "", code)
     return Failed(rank, f"rank {rank} ended with exit code {code}; {CONTINUES}", code)

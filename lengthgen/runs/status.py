@@ -12,7 +12,7 @@ from io import IOBase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lengthgen.errors import Diverged, Stopped, UserError, first_line
+from lengthgen.errors import Diverged, Stopped, UserError, first_line, out_of_memory
 from lengthgen.files import names_in, open_regular, read_rows, sync, write_rows
 from lengthgen.runs.signals import SCHEDULER, handled
 
@@ -94,7 +94,8 @@ def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[N
             elif isinstance(error, UserError):
                 reason = str(error)
             else:
-                reason = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+                reason = out_of_memory(error) or f"{type(error).__name__}: {first_line(error)}"
+                reason = reason.rstrip(": ")
             write(run_dir, Status(state, reason=reason), run=run)
         raise
 

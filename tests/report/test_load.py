@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from frames import frame, write_run
+from pyarrow import parquet
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
@@ -141,8 +142,28 @@ def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no evaluated run in"):
         loaded(tmp_path)
     (tmp_path / ROWS).write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="no evaluated run in"):
+    with pytest.raises(UserError, match=f"nothing of {tmp_path} can be shown"):
         loaded(tmp_path)
+
+
+def test_a_bit_that_flips_in_the_saved_rows_changes_no_number(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", losses=LOSSES)
+    save(loaded(tmp_path / "runs")[0], tmp_path)
+    content = bytearray((tmp_path / ROWS).read_bytes())
+    chunks = parquet.ParquetFile(tmp_path / ROWS).metadata.row_group(0)
+    (nats,) = (
+        c for c in map(chunks.column, range(chunks.num_columns)) if c.path_in_schema == "nats"
+    )
+    first = nats.dictionary_page_offset or nats.data_page_offset
+    for at in range(first, first + nats.total_compressed_size):
+        damaged = content.copy()
+        damaged[at] ^= 1
+        (tmp_path / ROWS).write_bytes(damaged)
+        try:
+            rows, _ = loaded(tmp_path / ROWS)
+        except UserError:
+            continue
+        assert rows["nats"].tolist() == loaded(tmp_path / "runs")[0]["nats"].tolist()
 
 
 def test_a_run_that_diverged_in_training_has_the_cells_of_another_seed(tmp_path: Path) -> None:

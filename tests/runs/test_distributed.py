@@ -76,7 +76,7 @@ LOST = (2, "RankLost: another process of this run was lost (gloo)")
         ((LOST, (-9, None)), Failed(1, f"rank 1 was killed by SIGKILL; {CONTINUES}", 137)),
         (((-9, None), STOPPED), Failed(0, f"rank 0 was killed by SIGKILL; {CONTINUES}", 137)),
         ((LOST, LOST), Failed(0, "another process of this run was lost (gloo)", 2)),
-        ((STOPPED, STOPPED), Failed(0, f"rank 0 ended with exit code 143; {CONTINUES}", 143)),
+        ((STOPPED, STOPPED), Failed(0, "", 143)),
     ],
 )
 def test_the_failure_that_ended_the_others_is_the_one_that_is_named(
@@ -90,6 +90,38 @@ def test_the_failure_that_ended_the_others_is_the_one_that_is_named(
             file.write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
         failures[rank] = ProcessFailure(rank, 1, code, str(file))
     assert distributed.first_failure(failures) == want
+
+
+GREEDY = """
+import torch
+from lengthgen.schemes import Part
+
+class Greedy(Part):
+    calls = 0
+
+    def embed(self, x_BTD, c):
+        self.calls += 1
+        if self.calls == 8:  # in training
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB")
+        return x_BTD
+"""
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_under_torchrun_is_reported_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "greedy.py").write_text(GREEDY)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    words = ["train", *SMALL, f"runtime.root={tmp_path}/runs", "scheme=nope"]
+    words += ["+scheme.parts.greedy={}", "--plugin", str(tmp_path / "greedy.py")]
+    ran = commands.run("-m", "lengthgen", *words)
+    assert ran.code == 2, ran.err
+    said = json.loads((tmp_path / "error.json").read_text())["message"]["message"]
+    assert said.startswith("UserError: out of memory (CUDA out of memory. Tried to allocate 8 GiB)")
+    assert "lower runtime.micro_batch" in said
+    [file] = tmp_path.glob("runs/*/status.json")
+    assert json.loads(file.read_text())["reason"] == said.removeprefix("UserError: ")
 
 
 FAULTY = '''

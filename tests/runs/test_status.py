@@ -21,7 +21,7 @@ ENDS = [
     (Diverged("the loss is nan"), "diverged", "the loss is nan"),
     (UserError("no room"), "failed", "no room"),
     (ValueError("a bug\nin two lines"), "failed", "ValueError: a bug"),
-    (MemoryError(), "failed", "MemoryError"),
+    (KeyError(), "failed", "KeyError"),
 ]
 
 
