@@ -32,11 +32,11 @@ KINDS = (*GROUPS, "protocols", *LISTS, "runs")
 
 def list_kind(
     kind: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="KIND", help=f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS)
         ),
-    ],
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -50,6 +50,8 @@ def list_kind(
     as_json: Json = False,
 ) -> None:
     """List what can be chosen, or the runs there are."""
+    if kind is None:
+        raise UserError(f"list: give what to list: {', '.join(KINDS)}")
     if kind not in KINDS:
         raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, KINDS)}")
     names, root, conditions = selection(arguments)

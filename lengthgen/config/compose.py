@@ -460,8 +460,16 @@ def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, An
 
 
 def _unknown_key(key: str, config_dir: Path | None) -> UserError:
+    known = keys(config_dir=config_dir)
+    group, _, below = key.partition(".parts")
+    part = f"scheme.parts.{below.split('.')[1] if below else 'NAME'}"
+    if group == "scheme" and not any(k.startswith(part) for k in known):
+        added = f"{key}=VALUE" if below else f"{part}={{}}"
+        return UserError(
+            f"{key}: the chosen scheme has no such part; with a plus it adds one: +{added}"
+        )
     group = key.partition(".")[0]
     for name, file in choices(group, config_dir=config_dir).items():
         if key in flatten(_at_keys(group, file)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
-    return UserError(f"{key}: unknown key; {suggestion(key, keys(config_dir=config_dir))}")
+    return UserError(f"{key}: unknown key; {suggestion(key, known)}")

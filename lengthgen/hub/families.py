@@ -259,9 +259,10 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": own["base"]}
         if usual["rotary_percentage"] != 1:
             rope["partial_rotary_factor"] = own["rotary_percentage"]
-        for rope_type, (part, _) in ROPE_TYPES.items():
+        for rope_type, (part, names) in ROPE_TYPES.items():
             if part in parts:
-                arguments = {LAMBDAS.get(name, name): x for name, x in parts[part].items()}
+                names = [n for n in names if (rope_type, n) != ("dynamic", ORIGINAL)]  # that is T
+                arguments = {LAMBDAS.get(name, name): parts[part][name] for name in names}
                 rope |= {"rope_type": rope_type, **arguments}
         plain["rope_parameters"] = rope
     if kind == "smollm3":

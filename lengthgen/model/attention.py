@@ -40,6 +40,7 @@ from lengthgen.schemes.remap import Remap
 BLOCK = 128  # queries; scores or biases of a few sequences stay in the caches of one core
 NEAR_BLOCK = 512
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
+LONG = 65_536  # keys, of more of which biases of EVAL_BLOCK queries would fill a GPU
 
 
 def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
@@ -70,7 +71,7 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
                 )
             if is_whole and flex_takes(q, v):
                 return flex(table, q, k, v, scale=scale)
-        block = BLOCK if on_cpu and layer.bias else EVAL_BLOCK
+        block = BLOCK if layer.bias and (on_cpu or k.shape[2] > LONG) else EVAL_BLOCK
         return sdpa_by_blocks(q, k, v, c, block=NEAR_BLOCK if layer.visible else block)
 
 

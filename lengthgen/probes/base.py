@@ -23,7 +23,7 @@ from lengthgen.terminal import Progress
 
 Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
 Line = Sequence[float] | tuple[Sequence[float], Sequence[float]]  # y over its index, or x and y
-Panel = Mapping[str, Line] | Sequence[Sequence[float]]  # lines by label, or a heat map
+Panel = Mapping[str, Line] | Sequence[Sequence[float]]  # lines by label, or heads of layers
 
 
 class ProbeText(NamedTuple):
@@ -117,7 +117,10 @@ class Probe:
         )
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
-        """Returns what is drawn of rows that have numbers: by default each over the key."""
+        """Returns what is drawn of rows that have numbers, by "y over x" of its axes.
+
+        By default that is each number over the key.
+        """
         x = [row[self.key] for row in rows]
         return {f"{n} over {self.key}": {n: (x, [row[n] for row in rows])} for n in self.shown}
 

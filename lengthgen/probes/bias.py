@@ -48,7 +48,7 @@ class Bias(Probe):
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
         return {
-            f"{row['kind']} by distance, layer {row['layer']}": {
+            f"layer {row['layer']}: {row['kind']} over distance": {
                 f"head {h}": (row["distances"], y) for h, y in enumerate(row["bias"])
             }
             for row in rows

@@ -66,9 +66,15 @@ class Position(Probe):
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
         [row] = rows
-        by_layer = {str(n): (row["positions"], y) for n, y in enumerate(row["predicted"])}
+        by_layer = {
+            f"after layer {n}" if n else "embedding": (row["positions"], y)
+            for n, y in enumerate(row["predicted"])
+        }
         errors = {name: row[name] for name in self.shown if row[name] is not None}
-        return {"mean error / T by layers below": errors, "position / T as predicted": by_layer}
+        return {
+            "mean error / T over layers below": errors,
+            "predicted position / T over position / T": by_layer,
+        }
 
 
 def samples(inputs: ProbeInputs, held_out: set[int]) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -43,7 +43,7 @@ class ReceptiveField(Probe):
 
     def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
         lines = {f"of {row['length']:,} tokens": (row["n"], row["c"]) for row in rows}
-        return {"share of the gradient of the nearest tokens": lines}
+        return {"share of the gradient over nearest tokens": lines}
 
 
 def shares(inputs: ProbeInputs, text: ProbeText) -> Tensor:

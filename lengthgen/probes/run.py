@@ -115,11 +115,15 @@ def drawn(title: str, panels: Mapping[str, Panel]) -> bytes:
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     for axes, (name, panel) in zip(grid, panels.items(), strict=False):
-        axes.set_title(name, fontsize=8)
+        what, _, x_name = name.partition(" over ")
+        axes.set_title(what, fontsize=8)
+        axes.set_xlabel(x_name, fontsize=8)
         if not isinstance(panel, Mapping):
             axes.imshow(panel, aspect="auto")
             axes.locator_params(integer=True)
-            axes.set_xlabel(f"{np.min(panel):.2g} (dark) to {np.max(panel):.2g}", fontsize=8)
+            shades = f"{np.min(panel):.2g} (dark) to {np.max(panel):.2g}"
+            axes.set_xlabel(f"head; {shades}", fontsize=8)
+            axes.set_ylabel("layer", fontsize=8)
             continue
         for label, line in panel.items():
             x, y = np.array(line if isinstance(line, tuple) else (range(len(line)), line))

@@ -78,11 +78,16 @@ def gain(findings: pd.DataFrame) -> Figure | None:
     rows = pd.concat([at_T.assign(length=at_T["train_length"]), rows])
     low = min(-LINEAR, rows[["value", "low"]].min(axis=None))
     high = max(LINEAR, rows[["value", "high"]].max(axis=None))
+    is_wide, unit = max(-low, high) > 4 * LINEAR, "nats per token; above 0 it helps"
+    if is_wide:  # to the next tick, so that the lowest and the highest values lie between two
+        unit = f"nats per token, logarithmic beyond {LINEAR}; above 0 it helps"
+        sizes = [digit * 10.0**e for e in range(-1, 3) for digit in (1, 3)]
+        low, high = (min((s for s in sizes if s >= most), default=most) for most in (-low, high))
+        low = -low
 
     def scale(axes: Axes) -> None:
-        if max(-low, high) > 4 * LINEAR:
+        if is_wide:
             axes.set_yscale("asinh", linear_width=LINEAR)
-            sizes = [digit * 10.0**e for e in range(-1, 3) for digit in (1, 3)]
             axes.set_yticks([*(-size for size in reversed(sizes)), 0.0, *sizes])
         axes.set_ylim(1.15 * low, 1.15 * high)
         axes.yaxis.set_major_formatter(lambda nats, _: f"{nats:+.3g}" if nats else "0")
@@ -90,7 +95,7 @@ def gain(findings: pd.DataFrame) -> Figure | None:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
 
     title = "Gain from context beyond T: loss(T) - loss(C), with 95 % bands of paired differences"
-    return _over_length(rows, scale, title, unit="nats per token; above 0 it helps")
+    return _over_length(rows, scale, title, unit=unit)
 
 
 @styled()

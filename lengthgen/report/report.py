@@ -119,11 +119,13 @@ def sentences(own: Numbers) -> Iterator[str]:
         for word, phrase in PHRASES.items():
             if names := [name for name, verdict in words.items() if verdict == word]:
                 yield f"{phrase[0].upper()}{phrase[1:]}: {', '.join(names)}."
-        return
-    for name, word in words.items():
-        lengths = own.T[name], longest[name]
-        T, n = (f"{own.perplexity(name, n).text} at {short(n)}" for n in lengths)
-        yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
+    else:
+        for name, word in words.items():
+            lengths = own.T[name], longest[name]
+            T, n = (f"{own.perplexity(name, n).text} at {short(n)}" for n in lengths)
+            yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
+    if words and (others := [series for series, n in longest.items() if not n]):
+        yield f"Without a value beyond T: {', '.join(others)}."
 
 
 def terminal(

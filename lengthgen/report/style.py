@@ -101,6 +101,7 @@ def length_axis(
     low, high = ticks[0] / 2**0.25, ticks[-1] * 2**0.1
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
+    ticks = ticks if named else written  # small multiples have no room for the others
     axes.set_xticks(ticks, [short(tick) if tick in written else "" for tick in ticks])
     axes.minorticks_off()
     if trained is not None and trained > ticks[0]:

@@ -91,6 +91,7 @@ class Ranks:
             n = self.world_size
             dist.init_process_group(backend, rank=self.rank, world_size=n, timeout=TIMEOUT)
             at_the_end = dist.new_group(backend="gloo", timeout=UPLOAD)
+            assert not isinstance(at_the_end, int)  # which it is in a process outside of the group
             yield
             dist.barrier(at_the_end)  # a process that leaves early is not taken for a lost one
             dist.destroy_process_group()

@@ -55,6 +55,8 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
     "rotary": ("gpt_neox", ["scheme=rope"]),
     "without bos": ("gpt_neox", ["scheme=rope", "corpus.bos=false", "model.tied_head=false"]),
     "rotary, Llama": ("llama", ["scheme=rope", YARN, *LLAMA]),
+    "interpolated": ("gpt_neox", ["scheme=rope", "+scheme.parts.pi={factor: 2.0}"]),
+    "stretched": ("gpt_neox", ["scheme=rope", "+scheme.parts.dynamic_ntk={factor: 2.0}"]),
     "nope": ("gpt_neox", ["scheme=nope", "model.biases=[mlp]"]),
     "nope, Llama": ("smollm3", ["scheme=nope", *LLAMA]),
     "alibi": ("mpt", ["scheme=alibi", "model.d_ff=128", "model.n_heads=1"]),
@@ -112,7 +114,12 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     shutil.move(folder, tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(MODULES, str(tmp_path))
-    assert json.loads(Path("model/config.json").read_text())["model_type"] == kind
+    plain = json.loads(Path("model/config.json").read_text())
+    assert plain["model_type"] == kind
+    if name in ("interpolated", "stretched"):  # transformers warns of keys that it does not read
+        assert plain["rope_parameters"].keys() == {"rope_type", "rope_theta", "factor"} | {
+            "partial_rotary_factor"
+        }
     opened = evaluator.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
     torch.set_num_threads(1)  # how sums are divided rounds them
     model, corpus = opened.model.requires_grad_(False), opened.plan.corpus

@@ -95,6 +95,15 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     assert "rope is harmed by context beyond T: perplexity" in page
 
 
+def test_a_series_without_a_value_beyond_T_is_named() -> None:
+    rows = rows_of()
+    beyond = (rows["scheme"] == "rope") & (rows["length"] > rows["train_length"])
+    (*others, last) = report.sections(rows[~beyond])[0].sentences
+    assert last == "Without a value beyond T: rope."
+    assert [words.split()[0] for words in others] == ["alibi"]
+    assert not report.sections(rows[rows["length"] <= rows["train_length"]])[0].sentences
+
+
 def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     about = json.dumps(dict.fromkeys(["command", "commit", "processor"], HOSTILE))
     words = {"corpus": HOSTILE, "model": HOSTILE, "precision": HOSTILE, "environment": about}
