@@ -28,14 +28,13 @@ LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # by kind, of plugins
 for _room in rooms("cli"):
     LISTS.update(getattr(_room, "LISTS", {}))
 KINDS = (*GROUPS, "protocols", *LISTS, "runs")
+KNOWN = ", ".join(KINDS)
 
 
 def list_kind(
     kind: Annotated[
         str | None,
-        typer.Argument(
-            metavar="KIND", help=f"{', '.join(KINDS)}.", autocompletion=lambda: list(KINDS)
-        ),
+        typer.Argument(metavar="KIND", help=f"{KNOWN}.", autocompletion=lambda: list(KINDS)),
     ] = None,
     arguments: Annotated[
         list[str] | None,
@@ -50,10 +49,9 @@ def list_kind(
     as_json: Json = False,
 ) -> None:
     """List what can be chosen, or the runs there are."""
-    if kind is None:
-        raise UserError(f"list: give what to list: {', '.join(KINDS)}")
     if kind not in KINDS:
-        raise UserError(f"list: no such kind {kind!r}; {suggestion(kind, KINDS)}")
+        what = f"no such kind {kind!r}; {suggestion(kind, KINDS)}" if kind else f"what? {KNOWN}"
+        raise UserError(f"list: {what}")
     names, root, conditions = selection(arguments)
     if unused := names or (kind != "runs" and conditions):
         raise UserError(f"{unused[0]}: list takes KEY=VALUE of runs alone; drop it")

@@ -121,9 +121,9 @@ def _start_processes(gpus: int, config: "Config", words: list[str]) -> None:
     failed = distributed.launch(gpus, words)
     if failed is None:
         return
-    if failed.rank and failed.reason:  # rank 0 has written how it ended
-        failure = status.Status("failed", reason=failed.reason)
-        status.write(config.run_dir, failure, run=config.run_id)
     if failed.reason:
         warn(f"error: {failed.reason}")
+        if failed.rank:  # rank 0 has written how it ended
+            failure = status.Status("failed", reason=failed.reason)
+            status.write(config.run_dir, failure, run=config.run_id)
     sys.exit(failed.exit_code)

@@ -1,5 +1,6 @@
 """The model card: what was trained on what, what was measured and how, and how it is loaded."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.errors import UserError
-from lengthgen.hub.exported import About
+from lengthgen.hub.exported import OWN, About
 from lengthgen.report import report
 from lengthgen.report.load import load
 from lengthgen.report.tables import markdown
@@ -26,13 +27,13 @@ def card(
     *,
     name: str,
     license: str | None,
-    longest: int | None,
-    own: bool,
+    keys: Mapping[str, Any],
 ) -> str:
-    """Returns the card of a folder of this name; no text of a row becomes markup.
+    """Returns the card of a folder with this name, and these keys of its config.json.
 
-    longest: tokens of a text that the family takes. own: whether the layout is lengthgen's.
+    No text of a row becomes markup.
     """
+    own = keys["model_type"] == OWN
     plain = to_plain(config)
     del plain["scheme"]["variants"]
     of_training = ("corpus", "train") if config.train.tokens else ()  # else it was imported
@@ -58,7 +59,7 @@ def card(
         corpus=corpus,
         front_matter=yaml.safe_dump(front_matter, sort_keys=False),
         license=license,
-        longest=longest,
+        longest=keys.get("max_seq_len") or keys.get("n_positions"),
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
         objective=objective_of(config),

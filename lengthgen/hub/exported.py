@@ -1,6 +1,6 @@
 """Exported models: a folder with weights, configuration, tokenizer and model card, loaded here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -67,7 +67,7 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
                 "makes one"
             )
     plain = read_json(folder / CONFIG)
-    about = about_of(plain, folder)
+    about = validate(About, plain.get(OWN, {}), where=f"{folder / CONFIG}: {OWN}.")
     if sha256_of(folder / WEIGHTS) != about.weights:
         raise UserError(
             f"{folder / WEIGHTS} differs from the sha256 in {CONFIG}: it is damaged or of another "
@@ -83,11 +83,6 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
         state = ours(model, tensors, scale=scale)
     model.load_state_dict(state)
     return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
-
-
-def about_of(plain: Mapping[str, Any], folder: Path) -> About:
-    """Returns what lengthgen wrote into the config.json of a folder. Raises UserError."""
-    return validate(About, plain.get(OWN, {}), where=f"{folder / CONFIG}: {OWN}.")
 
 
 def build(about: About, folder: Path) -> Transformer:

@@ -47,7 +47,6 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
     corpus = directory.load_corpus(config, run_dir, say=say)
     checkpoint = checkpoints.final(config, run_dir)
     keys, weights = layout(config, run_dir, checkpoint.weights)
-    is_own = keys["model_type"] == OWN
     with new_folder(folder) as aside:
         _write_weights(weights, aside / WEIGHTS)
         about = About(
@@ -62,12 +61,11 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
         )
         if about.plugins:
             shutil.copytree(run_dir / "plugins", aside / "plugins")
-        if is_own:
+        if keys["model_type"] == OWN:
             shutil.copy(CODE, aside)
         _write_keys(aside, keys, about, corpus)
-        longest = keys.get("max_seq_len") or keys.get("n_positions")
-        names: dict[str, Any] = {"name": folder.name, "license": license, "longest": longest}
-        text = card(config, run_dir, about, corpus, checkpoint, own=is_own, **names)
+        facts: dict[str, Any] = {"name": folder.name, "license": license, "keys": keys}
+        text = card(config, run_dir, about, corpus, checkpoint, **facts)
         (aside / CARD).write_text(text, encoding="utf-8")
     say(f"{folder.name}: model_type {keys['model_type']} of config.json")
     if checkpoint.step < config.train.steps:

@@ -61,8 +61,7 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     tables: list[pd.DataFrame] = []
     folders: dict[str, Path] = {}  # by run
     diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
-    listed = _listed(paths)
-    for path in listed:
+    for path in _listed(paths):
         with _or_said(path, say):
             if (path / ROWS).is_file():
                 tables.append(_saved(path / ROWS))
@@ -86,13 +85,9 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
             if seed is None:
                 raise UserError("it diverged in training, and no other seed is evaluated")
             tables.append(_table(_without_values(seed), path, config))
-    if not tables and any(
-        (path / "config.yaml").is_file() or (path / ROWS).is_file() for path in listed
-    ):
-        raise UserError(f"nothing of {', '.join(map(str, paths))} can be shown")
     if not tables:
         raise UserError(
-            f"no evaluated run in {', '.join(map(str, paths))}; lengthgen train scheme=rope makes "
+            f"no run to show in {', '.join(map(str, paths))}; lengthgen train scheme=rope makes "
             "one, runtime.root=DIR looks elsewhere"
         )
     joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]

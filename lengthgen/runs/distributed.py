@@ -31,10 +31,7 @@ class RankLost(UserError):
 
 
 class Failed(NamedTuple):
-    """How a process failed under torchrun, by the error that elastic's `record` left of it.
-
-    No reason: it was stopped by a signal, as it has said itself.
-    """
+    """How a process failed under torchrun, by what `record` left; "" if a signal stopped it."""
 
     rank: int
     reason: str
@@ -91,9 +88,10 @@ class Ranks:
             n = self.world_size
             dist.init_process_group(backend, rank=self.rank, world_size=n, timeout=TIMEOUT)
             at_the_end = dist.new_group(backend="gloo", timeout=UPLOAD)
-            assert not isinstance(at_the_end, int)  # which it is in a process outside of the group
             yield
-            dist.barrier(at_the_end)  # a process that leaves early is not taken for a lost one
+            dist.barrier(
+                cast(dist.ProcessGroup, at_the_end)
+            )  # a process that leaves early is not taken for a lost one
             dist.destroy_process_group()
 
     @contextmanager

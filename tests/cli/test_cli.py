@@ -101,7 +101,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("sweep seed=1,2 seed=3", "seed=1,2 and seed=3 set one key; drop one of them"),
         ("train --gpus 0", "'--gpus': Input should be greater than"),
         ("train --gpus", "Option '--gpus' requires an argument."),
-        ("list", "list: give what to list: schemes, variants, models, "),
+        ("list", "list: what? schemes, variants, models, "),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),

@@ -139,31 +139,26 @@ def other(path: Path) -> bytes:
 
 
 def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no evaluated run in"):
+    with pytest.raises(UserError, match="no run to show in"):
         loaded(tmp_path)
     (tmp_path / ROWS).write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=f"nothing of {tmp_path} can be shown"):
+    with pytest.raises(UserError, match="no run to show in"):
         loaded(tmp_path)
 
 
 def test_a_bit_that_flips_in_the_saved_rows_changes_no_number(tmp_path: Path) -> None:
-    saved = tmp_path / "report" / ROWS
-    saved.parent.mkdir()
     before, _ = loaded(write_run(tmp_path, losses=LOSSES))
-    save(before, saved.parent)
-    content, chunks = saved.read_bytes(), parquet.ParquetFile(saved).metadata.row_group(0)
-    columns = map(chunks.column, range(chunks.num_columns))
-    (nats,) = (column for column in columns if column.path_in_schema == "nats")
-    first = nats.dictionary_page_offset or nats.data_page_offset
-    refused = 0
+    save(before, tmp_path)
+    content = (tmp_path / ROWS).read_bytes()
+    group = parquet.ParquetFile(tmp_path / ROWS).metadata.row_group(0)
+    nats = group.column(COLUMNS.index("nats"))
+    first, refused = nats.dictionary_page_offset or nats.data_page_offset, 0
     for at in range(first, first + nats.total_compressed_size):
-        saved.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        (tmp_path / ROWS).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         try:
-            after, _ = loaded(saved.parent)
+            assert loaded(tmp_path)[0]["nats"].tolist() == before["nats"].tolist()
         except UserError:
             refused += 1
-        else:
-            assert after["nats"].tolist() == before["nats"].tolist()
     assert refused > nats.total_compressed_size / 2
 
 

@@ -92,51 +92,19 @@ def test_the_failure_that_ended_the_others_is_the_one_that_is_named(
     assert distributed.first_failure(failures) == want
 
 
-GREEDY = """
-import torch
-from lengthgen.schemes import Part
-
-class Greedy(Part):
-    calls = 0
-
-    def embed(self, x_BTD, c):
-        self.calls += 1
-        if self.calls == 8:  # in training
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB")
-        return x_BTD
-"""
-
-
-@pytest.mark.slow
-def test_memory_that_runs_out_under_torchrun_is_reported_with_its_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "greedy.py").write_text(GREEDY)
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    words = ["train", *SMALL, f"runtime.root={tmp_path}/runs", "scheme=nope"]
-    words += ["+scheme.parts.greedy={}", "--plugin", str(tmp_path / "greedy.py")]
-    ran = commands.run("-m", "lengthgen", *words)
-    assert ran.code == 2, ran.err
-    said = json.loads((tmp_path / "error.json").read_text())["message"]["message"]
-    assert said.startswith("UserError: out of memory (CUDA out of memory. Tried to allocate 8 GiB)")
-    assert "lower runtime.micro_batch" in said
-    [file] = tmp_path.glob("runs/*/status.json")
-    assert json.loads(file.read_text())["reason"] == said.removeprefix("UserError: ")
-
-
 FAULTY = '''
 import os, signal, time
 from pathlib import Path
 
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Faulty(Part):
     """Ends in rank 1 torchrun in the fifth call in training, or itself in evaluation."""
 
-    def __init__(self, shape: ModelDims, *, kills: bool) -> None:
+    def __init__(self, shape: ModelDims, *, how: str) -> None:
         super().__init__(shape)
-        self.kills, self.calls = kills, 0
+        self.how, self.kills, self.calls = how, how == "kill", 0
 
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         self.calls += c.training
@@ -144,7 +112,7 @@ class Faulty(Part):
             return x_BTD
         Path("failed").touch()
         if not self.kills:
-            raise ZeroDivisionError("a bug")
+            raise OutOfMemoryError("8 GiB") if self.how == "memory" else ZeroDivisionError("a bug")
         torchrun = os.getppid()
         os.kill(torchrun, signal.SIGKILL)
         while os.getppid() == torchrun:  # else training may end before it does
@@ -156,21 +124,23 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kills", "code", "said", "state", "reason"),
+    ("how", "code", "said", "state", "reason"),
     [
-        (True, -signal.SIGKILL, "", "stopped", "stopped by SIGTERM after step "),
-        (False, 1, "error: rank 1: ZeroDivisionError: a bug\n", "failed",
+        ("kill", -signal.SIGKILL, "", "stopped", "stopped by SIGTERM after step "),
+        ("bug", 1, "error: rank 1: ZeroDivisionError: a bug\n", "failed",
          "rank 1: ZeroDivisionError: a bug"),
+        ("memory", 2, "error: rank 1: out of memory (8 GiB); lower runtime.micro_batch", "failed",
+         "rank 1: out of memory (8 GiB); lower runtime.micro_batch"),
     ],
 )  # fmt: skip
 def test_the_end_of_torchrun_or_of_one_process_ends_all_within_seconds_and_says_why(
-    tmp_path: Path, kills: bool, code: int, said: str, state: str, reason: str
+    tmp_path: Path, how: str, code: int, said: str, state: str, reason: str
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
-    words = ["train", *SMALL, "scheme=nope", f"+scheme.parts.faulty.kills={kills}"]
+    words = ["train", *SMALL, "scheme=nope", f"+scheme.parts.faulty.how={how}"]
     # enough windows for a second pass, that of rank 1
     words += ["--plugin", "faulty.py", "eval.protocols=[tail,sliding-2]", "eval.targets=16"]
-    start, end = (TORCHRUN, []) if kills else ([], ["--gpus", "2"])
+    start, end = (TORCHRUN, []) if how == "kill" else ([], ["--gpus", "2"])
     ran = commands.run(*start, "-m", "lengthgen", *words, *end, cwd=tmp_path)
     assert (tmp_path / "failed").exists(), ran.err
     [file] = tmp_path.glob("runs/*/status.json")
@@ -180,7 +150,7 @@ def test_the_end_of_torchrun_or_of_one_process_ends_all_within_seconds_and_says_
     assert time.time() - (tmp_path / "failed").stat().st_mtime < 30
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
-    assert ran.err.count("Traceback") == (not kills)
+    assert ran.err.count("Traceback") == (how == "bug")
     status = json.loads(file.read_text())
     assert status["state"] == state
     assert status["reason"].startswith(reason)
