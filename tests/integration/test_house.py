@@ -10,24 +10,24 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 1275,  # 700; memory under torchrun, show, rm, data, search, --from, --force, --json, Tab, runs of a sweep
+    "cli": 1275,  # 700; memory, show, rm, data, search, --from, --force, --json, Tab, sweep
     "api": 155,  # 130; an example of each function
     "sweep": 775,  # 550, was 700; the search by Optuna, odd answers and records of Slurm
     "pipeline": 210,  # 180; validation, several views, what eval adds
     "tracking": 370,  # 200, was 370; table, panel, files, report, facts, sweeps, TensorBoard
-    "report": 1815,  # 1600, was 1775; ends of axes, probes, width and dark mode of the page, what eval asked for
+    "report": 1815,  # 1600, was 1775; axes, probes, width and dark mode, what eval asked for
     "evaluation": 1230,  # 1150; validation while a run trains, long windows written singly, NaN
     "training": 440,  # 400; rows of validation, Muon, train.steps
-    "runs": 820,  # 750; long uploads, what Windows lacks, edited code, threads, signals that are held back
+    "runs": 820,  # 750; long uploads, Windows, edited code, threads, signals held back
     "model": 1505,  # 1300; blocks of pretrained models, dropout, fused remaps, plugins that leak
     "data": 1180,  # 1185; without sources: odd files, equal paths, SentencePiece, Hub tokenizers
     "schemes": 1055,  # 1045; without schemes; digests of code
-    "config": 1430,  # 900; parts to add, a run changed, defaults and filters of runs, names as in papers, typos
+    "config": 1430,  # 900; parts to add, a run changed, defaults, filters, names of papers, typos
     "errors, escaping, files, terminal": 520,  # 450, was 540; folders of exports and imports
     "tasks": 1045,  # without tasks
     "probes": 410,  # was 375; without probes; variants, names of axes
     "encoder_decoder": 355,  # 350; dropout
-    "hub": 1115,  # 700, was 1330; cards of imports, the layouts of transformers, code of an own one, upload
+    "hub": 1115,  # 700, was 1330; cards of imports, layouts of transformers, an own one, upload
     "generation": 130,
 }
 TESTS = {
@@ -36,11 +36,11 @@ TESTS = {
     "data": 1265,  # odd files and paths, formats, a Hub on this machine
     "encoder_decoder": 310,
     "evaluation": 785,  # edited code
-    "hub": 725,  # 680; exports that are imported, families in and out, a Hub on this machine, corpora of imports
+    "hub": 730,  # 680; exports imported, families in and out, a Hub, corpora of imports
     "integration": 685,
     "model": 775,  # plugins that leak
     "probes": 525,  # variants
-    "report": 1245,  # 1335; flipped bits, what figures are drawn of; the width of the page in a browser
+    "report": 1245,  # 1335; flipped bits, what figures show, the width of the page
     "runs": 750,  # memory, files that cannot be read
     "schemes": 2535,  # 2515; rows alone, draws in training, finite at 32T
     "support": 1170,  # 1180; a W&B, a Slurm and a Hub on this machine, statuses
