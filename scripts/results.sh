@@ -31,6 +31,8 @@
 #   more_tokens RoPE, NoPE and sinusoidal positions of leaderboard, without the convolution, after 24
 #               million tokens, one seed
 #   size        RoPE, ALiBi and NoPE of leaderboard, with the convolution, at model=small, one seed
+#   train_1024  RoPE, ALiBi, NoPE and KERPLE of leaderboard, with the convolution, trained at T = 1,024,
+#               one seed
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -51,7 +53,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
 fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
-more_tokens size tasks encoder_decoder smollm2 smollm2_python statistics"
+more_tokens size train_1024 tasks encoder_decoder smollm2 smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -304,6 +306,14 @@ size() {
     'eval.lengths=[128,512,1024,2048,4096,16384]'
   after lengthgen report runs/size/*-s1-* --out results/size
   after python docs/training_loss.py results/size/training.csv runs/size/*-s1-*
+}
+
+train_1024() {
+  local longer=(experiment=leaderboard train.length=1024 seed=1
+    'eval.lengths=[128,256,512,1024,2048,4096,16384]')
+  sweep train_1024 "${longer[@]}" scheme=rope_conv,alibi_conv,nope_conv
+  sweep train_1024 "${longer[@]}" scheme=kerple_conv train.scheme_lr_ratio=4
+  after lengthgen report runtime.root=runs/train_1024 --out results/train_1024
 }
 
 tasks() {

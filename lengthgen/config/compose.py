@@ -463,7 +463,7 @@ def _unknown_key(key: str, config_dir: Path | None) -> UserError:
     known = keys(config_dir=config_dir)
     group, _, below = key.partition(".parts")
     part = f"scheme.parts.{below.split('.')[1] if below else 'NAME'}"
-    if group == "scheme" and not any(k.startswith(part) for k in known):
+    if group == "scheme" and not any(f"{k}.".startswith(f"{part}.") for k in known):
         added = f"{key}=VALUE" if below else f"{part}={{}}"
         return UserError(
             f"{key}: the chosen scheme has no such part; with a plus it adds one: +{added}"

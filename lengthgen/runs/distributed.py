@@ -87,11 +87,9 @@ class Ranks:
         with self.together():
             n = self.world_size
             dist.init_process_group(backend, rank=self.rank, world_size=n, timeout=TIMEOUT)
-            at_the_end = dist.new_group(backend="gloo", timeout=UPLOAD)
+            at_the_end = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=UPLOAD))
             yield
-            dist.barrier(
-                cast(dist.ProcessGroup, at_the_end)
-            )  # a process that leaves early is not taken for a lost one
+            dist.barrier(at_the_end)  # a process that leaves early is not taken for a lost one
             dist.destroy_process_group()
 
     @contextmanager
