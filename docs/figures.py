@@ -107,6 +107,10 @@ def smollm2(near: int = 12288, far: int = 16384) -> Figure:
         reach = np.array([at["high"] - at["value"], at["value"] - at["low"]])
         look = {"fmt": "o", "color": style.COLOURS[2 - n], "markersize": 4}
         right.errorbar(-at["value"], y, xerr=reach, label=f"at {length:,} tokens", **look)
+        for value, height in zip(-at["value"], y, strict=True):
+            if value > 1.1:  # beyond the axis
+                off = {"ha": "right", "va": "center", "size": 8, "color": look["color"]}
+                right.text(1.1, height, f"{value:.2f} \N{RIGHTWARDS ARROW}", **off)
     right.axvline(0, color=style.GREY, linewidth=0.8, zorder=0)
     right.set_yticks(range(len(order)), order.str.removesuffix("_2x"))
     right.set(xlim=(-0.06, 1.1), ylim=(-0.6, len(order) - 0.4))
