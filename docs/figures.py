@@ -87,7 +87,7 @@ def six_schemes() -> Figure | None:
 
 
 @style.styled()
-def smollm2(near: int = 12288, far: int = 16384) -> Figure:
+def smollm2(near: int = 12288, far: int = 16384, most: float = 1.1) -> Figure:
     """Draws the perplexity of the model as it is, and its loss under variants at two lengths."""
     found = study("smollm2")[1]
     drawn = style.new_figure("SmolLM2-135M, trained on 8,192 tokens", width=9.5, height=3.9)
@@ -108,12 +108,12 @@ def smollm2(near: int = 12288, far: int = 16384) -> Figure:
         look = {"fmt": "o", "color": style.COLOURS[2 - n], "markersize": 4}
         right.errorbar(-at["value"], y, xerr=reach, label=f"at {length:,} tokens", **look)
         for value, height in zip(-at["value"], y, strict=True):
-            if value > 1.1:  # beyond the axis
+            if value > most:  # beyond the axis
                 off = {"ha": "right", "va": "center", "size": 8, "color": look["color"]}
-                right.text(1.1, height, f"{value:.2f} \N{RIGHTWARDS ARROW}", **off)
+                right.text(most, height, f"{value:.2f} \N{RIGHTWARDS ARROW}", **off)
     right.axvline(0, color=style.GREY, linewidth=0.8, zorder=0)
     right.set_yticks(range(len(order)), order.str.removesuffix("_2x"))
-    right.set(xlim=(-0.06, 1.1), ylim=(-0.6, len(order) - 0.4))
+    right.set(xlim=(-0.06, most), ylim=(-0.6, len(order) - 0.4))
     right.set_title(
         "loss above that of the last 8,192 tokens", loc="left", fontsize=style.FONT_SIZE
     )

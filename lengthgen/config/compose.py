@@ -461,14 +461,14 @@ def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, An
 
 def _unknown_key(key: str, config_dir: Path | None) -> UserError:
     known = keys(config_dir=config_dir)
-    group, _, below = key.partition(".parts")
-    part = f"scheme.parts.{below.split('.')[1] if below else 'NAME'}"
-    if group == "scheme" and not any(f"{k}.".startswith(f"{part}.") for k in known):
-        added = f"{key}=VALUE" if below else f"{part}={{}}"
+    group, *below = key.split(".")
+    part = ".".join([group, *below, "NAME"][:3])
+    is_known = any(f"{k}.".startswith(f"{part}.") for k in known)
+    if group == "scheme" and below[:1] == ["parts"] and not is_known:
+        added = f"{key}=VALUE" if below[1:] else f"{part}={{}}"
         return UserError(
             f"{key}: the chosen scheme has no such part; with a plus it adds one: +{added}"
         )
-    group = key.partition(".")[0]
     for name, file in choices(group, config_dir=config_dir).items():
         if key in flatten(_at_keys(group, file)):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")

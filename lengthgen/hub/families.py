@@ -160,8 +160,6 @@ def _read(keys: Keys, family: Family, length: int | None) -> Read:
     if "rope" in parts:
         parts = _rope(keys, parts["rope"], longest or T)
         parts, layers = _by_layer(keys, family, parts, n=model["n_layers"], T=T)
-        if layers is not None and not any(layers):
-            parts, layers = {}, None
     for key, value in keys.left.items():
         if value and not IGNORED.fullmatch(key):  # an option that is off is no other model
             refuse(key, value)
@@ -216,6 +214,8 @@ def _by_layer(
         refuse("use_sliding_window", slides)
     rotates = keys.take("no_rope_layers", rotates if family.full_rotates else sliding)
     layers = [[*(parts if rotates[i] else []), *(["window"] * sliding[i])] for i in range(n)]
+    if not any(layers):
+        return {}, None
     if window is not None and any(sliding):
         parts = {**parts, "window": {"width": window / T, "sinks": 0}}
     return parts, None if all({*layer} == parts.keys() for layer in layers) else layers

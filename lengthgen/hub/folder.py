@@ -64,8 +64,9 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
         if keys["model_type"] == OWN:
             shutil.copy(CODE, aside)
         _write_keys(aside, keys, about, corpus)
-        facts: dict[str, Any] = {"name": folder.name, "license": license, "keys": keys}
-        text = card(config, run_dir, about, corpus, checkpoint, **facts)
+        text = card(
+            config, run_dir, about, corpus, checkpoint, name=folder.name, license=license, keys=keys
+        )
         (aside / CARD).write_text(text, encoding="utf-8")
     say(f"{folder.name}: model_type {keys['model_type']} of config.json")
     if checkpoint.step < config.train.steps:

@@ -19,6 +19,7 @@ from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
+from lengthgen.hub.exported import OWN
 from lengthgen.hub.families import EMPTY, Read, families, read
 from lengthgen.hub.weights import Tensors, Weights, ours, read_json
 from lengthgen.model.build import build_model
@@ -43,7 +44,7 @@ def import_model(
     """
     folder = _folder(source, say)
     plain = read_json(folder / "config.json")
-    trained: dict[str, Any] = plain.get("lengthgen", {}).get("config", {}).get("train", {})
+    trained: dict[str, Any] = plain.get(OWN, {}).get("config", {}).get("train", {})
     length = length or trained.get("length")  # of an export, where MPT's own key is longer than T
     read_as = read(plain, length, where=folder)
     tensors = Tensors(folder, families()[plain["model_type"]])

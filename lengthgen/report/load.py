@@ -202,8 +202,9 @@ def _plain(values: Any) -> list[Any] | None:
 def save(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and where the rows come from into manifest.json."""
     table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
-    packed: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
-    content = table.to_parquet(index=False, write_page_checksum=True, **packed)
+    content = table.to_parquet(
+        index=False, compression="zstd", compression_level=19, write_page_checksum=True
+    )
     replace_file(folder / ROWS, content)
     runs = rows.drop_duplicates("run").set_index("run")["environment"]
     manifest = {

@@ -94,8 +94,8 @@ def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[N
             elif isinstance(error, UserError):
                 reason = str(error)
             else:
-                reason = out_of_memory(error) or f"{type(error).__name__}: {first_line(error)}"
-                reason = reason.rstrip(": ")
+                bug = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+                reason = out_of_memory(error) or bug
             write(run_dir, Status(state, reason=reason), run=run)
         raise
 

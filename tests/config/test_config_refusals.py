@@ -29,6 +29,7 @@ COMMAND_LINE = {
     "corpus.path=x": "corpus.path: the chosen corpus has no such key, but corpus=files has",
     "scheme.parts.pi.factor=2": "with a plus it adds one: +scheme.parts.pi.factor=VALUE",
     "scheme=rope scheme.parts={rope:{},pi:{factor:2}}": "it adds one: +scheme.parts.NAME={}",
+    "scheme.partss.pi.factor=2": "scheme.partss.pi.factor: unknown key",
     "scheme=rope scheme.parts.rope.bas=1": "did you mean scheme.parts.rope.base?",
     "corpus=files": "corpus.path: a value is required; give corpus.path=VALUE",
     "corpus=files corpus.pth=x": "did you mean corpus.path?",
