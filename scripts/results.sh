@@ -33,6 +33,8 @@
 #   size        RoPE, ALiBi and NoPE of leaderboard, with the convolution, at model=small, one seed
 #   train_1024  RoPE, ALiBi, NoPE and KERPLE of leaderboard, with the convolution, trained at T = 1,024,
 #               one seed
+#   second_bos  NoPE of more_tokens, and with the convolution of size and train_1024, behind masks of T
+#               tokens and with a second BOS in the text; after these
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
 #               seeds
 #   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
@@ -53,7 +55,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
 fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
-more_tokens size train_1024 tasks encoder_decoder smollm2 smollm2_python statistics"
+more_tokens size train_1024 second_bos tasks encoder_decoder smollm2 smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -314,6 +316,13 @@ train_1024() {
   sweep train_1024 "${longer[@]}" scheme=rope_conv,alibi_conv,nope_conv
   sweep train_1024 "${longer[@]}" scheme=kerple_conv train.scheme_lr_ratio=4
   after lengthgen report runtime.root=runs/train_1024 --out results/train_1024
+}
+
+second_bos() {
+  copied second_bos runs/more_tokens/nope-* runs/{size,train_1024}/nope_conv-*
+  after lengthgen probe runs/second_bos/* --plugin scripts/second_bos.py --probes second_bos \
+    --variants window,window_sinks runtime.threads=1
+  is_dry_run || cat runs/second_bos/*/probes.jsonl >results/second_bos/rows.jsonl
 }
 
 tasks() {
