@@ -3,10 +3,13 @@
 B windows, T tokens, K targets, V tokens of the vocabulary.
 """
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
 import torch
 from torch.nn.functional import cross_entropy
 
-from lengthgen.probes.base import Probe, ProbeInputs, Row, numbers
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, numbers
 
 TARGETS = 64  # K, the last predictions of a window
 
@@ -33,3 +36,7 @@ class SecondBos(Probe):
             nats_BK = cross_entropy(logits_BKV.float().mT, targets_BK, reduction="none")
             by_window.append(nats_BK.mean(1))
         return dict(zip(self.shown, numbers(torch.stack(by_window, dim=1)), strict=True))
+
+    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+        x = [row["length"] for row in rows]
+        return {"nats over length": {n: (x, [fmean(row[n]) for row in rows]) for n in self.shown}}

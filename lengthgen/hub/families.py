@@ -228,7 +228,8 @@ def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] |
     """
     own = _options(config, config.model)
     parts = _typed(config.scheme.parts, config)
-    if len(parts) == 1 and parts.keys() <= {"sinusoidal", "learned_absolute"}:
+    learned_scale = parts.get("sinusoidal", {}).get("scale") == "learned"  # not read back from rows
+    if len(parts) == 1 and parts.keys() <= {"sinusoidal", "learned_absolute"} and not learned_scale:
         parts = families()["gpt2"].parts  # whose rows are computed
     for kind in WRITTEN:
         plain = _written(kind, config, parts, vocab_size)

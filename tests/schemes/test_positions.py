@@ -51,6 +51,21 @@ def test_published_sinusoids_are_added_to_embeddings_of_size_1_up_to_a_common_fa
         close(part.embed(c.x_BTD, c) / size, want, atol=1e-12)
 
 
+def test_a_learned_scale_of_sinusoids_is_that_of_match_at_first_and_is_trained() -> None:
+    config = small_config("scheme=sinusoidal", "scheme.parts.sinusoidal.scale=learned")
+    model = create(config, vocab_size=50)
+    (part,) = model.scheme.all
+    assert isinstance(part, Sinusoidal)
+    c = context(model, 9, dtype=torch.float32)
+    match = Sinusoidal(model.shape, base=1e4, layout="interleaved", scale="match")
+    close(part.embed(c.x_BTD, c), match.embed(c.x_BTD, c), atol=0)
+    part.embed(c.x_BTD, c).sum().backward()
+    [scale] = part.parameters()
+    assert scale.grad is not None
+    n_texts = len(c.x_BTD)
+    close(scale.grad, n_texts * part.table(c.pos, c.dtype).sum(), atol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("beyond", "want"),
     [  # T = 4, L = 8; interpolate resamples at p * 3/7

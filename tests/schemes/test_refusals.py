@@ -25,7 +25,7 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "rope: {base: x}": r"scheme\.parts\.rope\.base: 'x' should be a valid number",
     "rope: {bse: 3}": r"scheme\.parts\.rope\.bse: unknown key; did you mean",
     "rope, yarn: {factor: -1}": r"yarn\.factor: -1 should be greater than or equal to 1",
-    "sinusoidal: {scale: foo}": r"'foo' should be 'published' or 'match' and should be a valid num",
+    "sinusoidal: {scale: foo}": r"should be 'published', 'match' or 'learned' and should be a",
     "rope: {rotary_percentage: 0.4}": r"rotary_percentage=0\.4 .* even number",
     "rope | d_head=9": r"an even number .* needed; try model\.d_model=40",
     "hope, rope | train_length=4": r"train\.length=4 is shorter .* at least 7",

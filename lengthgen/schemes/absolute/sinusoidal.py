@@ -9,14 +9,15 @@ Size. PE has a root mean square (RMS) of 0.707; the paper adds it to embeddings 
 initialised as GPT-2, with 0.02 and no multiplier, it would drown the tokens 35-fold at first, and
 any fixed factor is soon wrong, as small embeddings grow several-fold. `scale: published` is the
 paper's sum up to a common factor: x + RMS(E) PE, E the table of token embeddings at present, no
-gradient through its RMS. `match` is RMS(E) PE sqrt(2) as it is at initialisation.
+gradient through its RMS. `match` is RMS(E) PE sqrt(2) as it is at initialisation; `learned` begins
+with it, and trains the factor.
 """
 
 import math
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.parameters import Base
@@ -26,7 +27,7 @@ class Sinusoidal(Part):
     """Adds sines and cosines of the position to the token embeddings.
 
     base: 10000 in the paper. scale: "published", the RMS of the tokens' table; "match", that at
-    initialisation times sqrt(2); or a number: the factor of PE.
+    initialisation times sqrt(2); "learned", a trained factor; or a number: the factor of PE.
     """
 
     bidirectional = True
@@ -38,7 +39,7 @@ class Sinusoidal(Part):
         *,
         base: Base,
         layout: Literal["interleaved", "concat", "concat_t2t"],
-        scale: Literal["published", "match"] | float,
+        scale: Literal["published", "match", "learned"] | float,
     ) -> None:
         super().__init__(shape)
         if shape.d_model % 2:
@@ -49,7 +50,11 @@ class Sinusoidal(Part):
         if layout == "concat_t2t" and shape.d_model < 4:
             raise ValueError("layout=concat_t2t needs a model.d_model of at least 4")
         self.base, self.layout = base, layout
-        self.scale = shape.init_std * math.sqrt(2) if scale == "match" else scale
+        match = shape.init_std * math.sqrt(2)
+        if scale == "learned":
+            self.scale = nn.Parameter(torch.tensor(match))
+        else:
+            self.scale = match if scale == "match" else scale
 
     def table(self, pos: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns PE at these positions, [..., D]."""
