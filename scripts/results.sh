@@ -33,6 +33,8 @@
 #   size        RoPE, ALiBi and NoPE of leaderboard, with the convolution, at model=small, one seed
 #   train_1024  RoPE, ALiBi, NoPE and KERPLE of leaderboard, with the convolution, trained at T = 1,024,
 #               one seed
+#   sinusoidal_scale  sinusoidal positions of leaderboard with a learned scale, and with twice the
+#               warm-up, one seed
 #   second_bos  NoPE of more_tokens, and with the convolution of size and train_1024, behind masks of T
 #               tokens and with a second BOS in the text; after these
 #   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
@@ -55,7 +57,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
 fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
-more_tokens size train_1024 second_bos tasks encoder_decoder smollm2 smollm2_python statistics"
+more_tokens size train_1024 sinusoidal_scale second_bos tasks encoder_decoder smollm2 smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -315,7 +317,18 @@ train_1024() {
     'eval.lengths=[128,256,512,1024,2048,4096,16384]')
   sweep train_1024 "${longer[@]}" scheme=rope_conv,alibi_conv,nope_conv
   sweep train_1024 "${longer[@]}" scheme=kerple_conv train.scheme_lr_ratio=4
+  local options=(runtime.threads=1 --lengths 2048,4096,16384)
+  after lengthgen eval runs/train_1024/rope_conv-* "${options[@]}" --variants window,rerope
+  after lengthgen eval runs/train_1024/{alibi,kerple}_conv-* "${options[@]}" --protocols swap
   after lengthgen report runtime.root=runs/train_1024 --out results/train_1024
+}
+
+sinusoidal_scale() {
+  local own=(experiment=leaderboard scheme=sinusoidal train.lr=2e-3 seed=1)
+  copied sinusoidal_scale runs/leaderboard/sinusoidal-*-s1-*
+  sweep sinusoidal_scale "${own[@]}" scheme.parts.sinusoidal.scale=learned
+  sweep sinusoidal_scale "${own[@]}" train.warmup_fraction=0.3
+  after lengthgen report runtime.root=runs/sinusoidal_scale --out results/sinusoidal_scale
 }
 
 second_bos() {
