@@ -45,7 +45,7 @@ def hero() -> Figure | None:
     found = found[found["scheme"] != "sinusoidal"]  # not within 0.2 nats of RoPE at T
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
-    title = "Trained on 512 tokens: RoPE breaks, ALiBi holds"
+    title = "Trained in windows of 512 tokens: RoPE breaks, ALiBi holds"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
 
 
@@ -223,9 +223,9 @@ def training_loss() -> Figure:
     )
     has_conv = short["scheme"].str.endswith("_conv")
     panels = {
-        "as published": short[~has_conv],
+        "without the convolution": short[~has_conv],
         "with a short convolution": short[has_conv],
-        "as published, longer": long,
+        "without it, longer": long,
     }
     colours = style.scheme_colours(short["scheme"][~has_conv])
     drawn = style.new_figure(

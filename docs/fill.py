@@ -13,6 +13,7 @@ import math
 import re
 import statistics
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,34 @@ def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
 
 
 def gain(
-    study: str, name: str, length: int, protocol: str = "tail", quantity: Any = loss_of
+    study: str,
+    name: str,
+    length: int,
+    protocol: str = "tail",
+    quantity: Any = loss_of,
+    start: int | None = None,
 ) -> Any:
-    """Returns the loss at T, without a variant, minus that at a length."""
-    at, T = cell(study, name, length, protocol), cell(study, name, None, protocol)
-    T = T._replace(series=unchanged(rows(study))[T.series])
-    return sums(study, quantity).difference(T, at)
+    """Returns the loss at T, or at `start`, without a variant, minus that at a length."""
+    at, first = cell(study, name, length, protocol), cell(study, name, start, protocol)
+    first = first._replace(series=unchanged(rows(study))[first.series])
+    return sums(study, quantity).difference(first, at)
+
+
+def others(rows: pd.DataFrame) -> tuple[Any, Any]:
+    """Returns nats and number of the targets that are no copy opportunities."""
+    return tuple(of_all - of_copies for of_all, of_copies in zip(loss_of(rows), copies(rows)))
+
+
+def gaining(study: str, name: str, length: int) -> tuple[float, float]:
+    """Returns what share of documents gains, and how much of the sum the five largest have."""
+    sample = sums(study).sample([cell(study, name, None), cell(study, name, length)])
+    gains_D = np.sort(np.mean(np.subtract(*sample.sums), axis=0))
+    return float((gains_D > 0).mean()), float(gains_D[-5:].sum() / gains_D.sum())
+
+
+def opposite(estimate: Estimate) -> Estimate:
+    """Returns a gain as a rise of the loss."""
+    return replace(estimate, value=-estimate.value, low=-estimate.high, high=-estimate.low)
 
 
 def copy_gain(study: str, name: str, length: int) -> Any:

@@ -173,8 +173,8 @@ def on_side(estimate: Estimate, bound: float, *, above: bool) -> bool | None:
 def verdict(holds: Sequence[bool | None]) -> str:
     """Returns what the statements of a claim come to."""
     if False in holds:
-        return "in part" if True in holds else "does not hold"
-    return "unclear" if None in holds else "holds"
+        return "in part" if True in holds else "not reproduced"
+    return "unclear" if None in holds else "reproduced"
 
 
 def page(claims: Mapping[str, Any]) -> str:

@@ -179,7 +179,7 @@ def _one_per_block(length: int, plan: Plan, *, targets: int | None) -> Iterator[
 def _sliding_by(stride: int) -> Protocol:
     return Protocol(
         name=f"sliding-{stride}",
-        summary=f"windows {stride} tokens apart, each token once, the first one's all",
+        summary=f"windows every {stride} tokens; each scores its new tokens, the first all",
         source="ALiBi Tables 7 and 13-15; PI and YaRN with stride 256",
         place=partial(_sliding, stride=stride),
         reads=("sliding_documents",),
@@ -199,7 +199,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
 
 _TAIL = Protocol(
     name=HEADLINE,
-    summary="matched tail: the same K targets at every length, each after >= T tokens beyond T",
+    summary="matched tail: the same K targets at every length, beyond T after >= T tokens",
     source="the headline here",
     block=matched_block,
     matched=True,
@@ -230,7 +230,7 @@ _ALL = (
     _sliding_by(256),
     Protocol(
         name="last_k",
-        summary="the same K targets from one window: those of up to T see fewer than C tokens",
+        summary="the same K targets from one window: up to T the first have less context",
         source="the usual last-K convention, on the endpoints of tail",
         block=lambda length, targets, train_length: targets,
     ),
