@@ -82,7 +82,8 @@ def gain(
 
 def others(rows: pd.DataFrame) -> tuple[Any, Any]:
     """Returns nats and number of the targets that are no copy opportunities."""
-    return tuple(of_all - of_copies for of_all, of_copies in zip(loss_of(rows), copies(rows)))
+    (nats, counts), (copy_nats, copy_counts) = loss_of(rows), copies(rows)
+    return nats - copy_nats, counts - copy_counts
 
 
 def gaining(study: str, name: str, length: int) -> tuple[float, float]:

@@ -51,7 +51,8 @@ def train(
     if base is None:
         config = schema.from_overrides(words, **given)
     else:
-        run_dir = directory.find(str(base), compose.root_of({}))
+        root = compose.values([word for word in words if word.startswith("runtime.root=")])
+        run_dir = directory.find(str(base), compose.root_of(root))
         config = schema.changed(pipeline.config_of(run_dir, {}), words, **given)
     return pipeline.train(pipeline.validate(config))
 
@@ -97,12 +98,12 @@ def evaluate(
     ]
 
 
-def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
+def results(runs: Run | Sequence[Run] | None = None) -> pd.DataFrame:
     """Returns the curves of runs, without computing anything.
 
     Args:
-        runs: A folder of runs or of a report, a run, or a list of them. What cannot be read is
-            named on stderr and left out.
+        runs: A folder of runs or of a report, a run, or a list of them; by default all runs in
+            runtime.root. What cannot be read is named on stderr and left out.
 
     Returns:
         A row for each corpus, series (runs of one recipe), protocol and length: its perplexity, its
@@ -118,12 +119,15 @@ def results(runs: Run | Sequence[Run] = "runs") -> pd.DataFrame:
         >>> curves.pivot(index=["corpus", "series"], columns="length", values="ppl")
     """
     root = compose.root_of({})
-    paths = [p if p.is_dir() else directory.find(str(p), root) for p in _paths(runs)]
+    given = _paths(root if runs is None else runs)
+    paths = [p if p.is_dir() else directory.find(str(p), root) for p in given]
     with Progress(is_main=True) as show:
         return statistics.curves(statistics.findings(load_rows(paths, say=show.say)))
 
 
-def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenizers.Tokenizer]:
+def load(
+    run: Run, *, variant: str | None = None, plugins: str | Path | Sequence[str | Path] = ()
+) -> tuple[Transformer, tokenizers.Tokenizer]:
     """Returns the model of a run's newest checkpoint, in evaluation mode, and its tokenizer.
 
     model.logits(model(tokens)) of tokens [B, T] are logits [B, T, vocabulary].
@@ -131,6 +135,7 @@ def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenize
     Args:
         run: A run directory, or the id of a run in the folder runs.
         variant: A training-free variant of the scheme, such as "ntk".
+        plugins: The python files that the run was trained with.
 
     Examples:
         >>> model, tokenizer = lengthgen.load(run)
@@ -138,7 +143,7 @@ def load(run: Run, *, variant: str | None = None) -> tuple[Transformer, tokenize
         >>> logits = model.logits(model(tokens))
     """
     run_dir = directory.find(str(run), compose.root_of({}))
-    (config,) = pipeline.configs_of([run_dir], {})
+    (config,) = pipeline.configs_of([run_dir], {}, plugins=_paths(plugins))
     with Progress(is_main=True) as show:
         trained = generation.open_trained(config, run_dir, variant=variant, show=show)
     return trained.model, trained.tokenizer

@@ -218,6 +218,7 @@ def new_folder(path: Path) -> Generator[Path]:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with writing(path):
+            shutil.rmtree(aside, ignore_errors=True)  # of a killed process of the same number
             aside.mkdir(parents=True)
             yield aside
             for file in (*aside.rglob("*"), aside):

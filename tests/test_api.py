@@ -60,6 +60,7 @@ def test_a_run_is_named_by_its_directory_or_the_beginning_of_its_id(
         assert lengthgen.results(name).equals(want)
     with pytest.raises(UserError, match="did you mean"):
         lengthgen.results(f"{run.name[:-1]}x")
+    assert lengthgen.results().equals(want)
 
 
 def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:

@@ -85,7 +85,7 @@ def choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Liste
     if kind == "schemes":
         head.append("variants")
         for row, file in zip(rows, files.values(), strict=True):
-            row.append(", ".join(compose.read(file).get("variants", {})))
+            row.append(", ".join(compose.read(file).get("variants") or {}))
     return head, rows
 
 
@@ -94,7 +94,7 @@ def runs(root: Path, conditions: Sequence[str] = ()) -> list[dict[str, Any]]:
     from lengthgen.config import compose
     from lengthgen.runs import directory
 
-    run_dirs = sorted(directory.run_dirs(root), key=lambda path: path.lstat().st_mtime)
+    run_dirs = sorted(directory.run_dirs(root), key=directory.written)
     if conditions and run_dirs:
         configs: dict[str, dict[str, Any]] = {}
         for path in run_dirs:

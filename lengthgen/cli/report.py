@@ -28,8 +28,8 @@ def write_report(
     """Write figures, tables and a page of runs, by default of all.
 
     The folder holds the rows too: it is made again from them alone, and shown together with other
-    folders and runs that are named with it. KEY=VALUE keeps the runs with that value, in the words
-    that trained them; runtime.root=DIR says where runs are.
+    folders and runs that are named with it. KEY=VALUE keeps the runs with that value, as `lengthgen
+    train --cfg job` prints it; runtime.root=DIR says where runs are.
     """
     from lengthgen.report import load, report, statistics
     from lengthgen.runs import directory

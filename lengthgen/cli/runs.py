@@ -1,6 +1,5 @@
 """lengthgen show and rm, and what keeps a run aside that is trained again."""
 
-import json
 import shlex
 import shutil
 import sys
@@ -58,7 +57,7 @@ def remove_runs(
     """Remove runs: says what goes, then asks. A run that is being worked on stays."""
     if not names_and_overrides(arguments)[0]:
         raise UserError("rm: name the runs that are to go; lengthgen list runs shows them")
-    run_dirs = list(dict.fromkeys(chosen_runs(arguments, "runtime")[0]))
+    run_dirs = [*{path.resolve(): path for path in chosen_runs(arguments, "runtime")[0]}.values()]
     head, rows = table([record(run_dir) for run_dir in run_dirs])
     with ExitStack() as held:
         for run_dir in run_dirs:
@@ -101,9 +100,10 @@ def idle(run_dir: Path) -> Generator[None]:
     from lengthgen.runs import status
     from lengthgen.sweep import slurm
 
-    submitted = run_dir / "slurm.json"
-    job = json.loads(submitted.read_text())["id"] if submitted.is_file() else None
-    if job in slurm.queue([job] if job else []):
-        raise UserError(f"{run_dir}: job {job} of Slurm trains this run; scancel {job} ends it")
+    job = slurm.job_of(run_dir)
+    if job and job.id in slurm.queue([job.id]):
+        raise UserError(
+            f"{run_dir}: job {job.id} of Slurm trains this run; scancel {job.id} ends it"
+        )
     with status.run_lock(run_dir, "train"), status.run_lock(run_dir, "eval"):
         yield

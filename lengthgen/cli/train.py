@@ -101,18 +101,12 @@ def train(
 
 def _start_processes(gpus: int, config: "Config", words: list[str]) -> None:
     """Runs `lengthgen WORDS` in processes of torchrun; exits as they do if one of them fails."""
-    import torch
-
     from lengthgen import pipeline
     from lengthgen.runs import devices, distributed, status
     from lengthgen.terminal import Progress
 
-    there = torch.cuda.device_count()
-    if gpus > there and devices.device_of(config.runtime, distributed.ALONE).type == "cuda":
-        raise UserError(
-            f"--gpus: {gpus} requested, {there} in this machine; give --gpus {there}, or "
-            "runtime.device=cpu for processes on the CPU"
-        )
+    last = distributed.Ranks(rank=gpus - 1, world_size=gpus, local_rank=gpus - 1)
+    devices.device_of(config.runtime, last)  # refuses more processes than GPUs
     with Progress(is_main=True) as show:
         pipeline.prepare(config, {}, say=show.say)
     # torchrun would set it to 1 with a banner.

@@ -23,6 +23,7 @@ from lengthgen.files import Unreadable, read_bytes
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
+NO_TEXT = ("null", "true", "false", "nan", "inf")  # unless quoted
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -63,9 +64,9 @@ def describe(file: Path) -> str:
     return " ".join(itertools.takewhile(bool, stripped))
 
 
-def load(group: str, choice: str, *, config_dir: Path | None) -> dict[str, Any]:
-    """Returns the values of one choice's YAML, not composed with anything."""
-    return read(choices(group, config_dir=config_dir)[choice])
+def load(group: str, choice: str) -> dict[str, Any]:
+    """Returns the values of a shipped choice's YAML, not composed with anything."""
+    return read(conf_dir() / group / f"{choice}.yaml")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -142,7 +143,9 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
             groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
             replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
     budgets = {"train.steps", "train.tokens"}  # one budget in two units
-    return replaced | (budgets if replaced & budgets else set())
+    rates, tuned = {"train.lr", "train.scheme_lr_ratio"}, {"train.tuned"}  # given, or in a file
+    replaced |= budgets if replaced & budgets else set()
+    return replaced | (rates if replaced & tuned else tuned if replaced & rates else set())
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:
@@ -333,9 +336,11 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
 
 def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{','.join(_as_override(item) for item in cast('list[object]', value))}]"
-    if isinstance(value, str) and value and not re.fullmatch(r"[\w./+-]+", value):
+    value = str(value) if isinstance(value, Path) else value
+    is_plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./+-]*", value)
+    if isinstance(value, str) and (not is_plain or value.lower() in NO_TEXT):
         from hydra.core.override_parser.types import Quote, QuotedString
 
         return QuotedString(text=value, quote=Quote.single).with_quotes()

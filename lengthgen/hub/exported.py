@@ -90,7 +90,7 @@ def build(about: About, folder: Path) -> Transformer:
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
-        "eval": compose.load("eval", "default", config_dir=None),
+        "eval": compose.load("eval", "default"),
         "runtime": compose.defaults()["runtime"],
     }
     for name in about.plugins:

@@ -121,7 +121,7 @@ def _config(
     plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
     shipped: dict[str, Any] = {}
     if scheme in compose.choices("scheme", config_dir=None):
-        shipped = compose.load("scheme", scheme, config_dir=None)
+        shipped = compose.load("scheme", scheme)
     tokenizer = sha256_of(tensors.folder / "tokenizer.json")[:12]
     plain["corpus"]["tokenizer"] = str(base.runtime.root / f".tokenizers/{tokenizer}.json")
     plain["corpus"]["bos"] = has_bos

@@ -31,7 +31,7 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
     if kind == "cuda" and ranks.local_rank >= n_gpus:
         raise UserError(
             f"runtime.device=cuda: process {ranks.local_rank} of this machine has no GPU "
-            f"({n_gpus} visible); start as many processes as GPUs"
+            f"({n_gpus} visible); start as many processes as GPUs, or give runtime.device=cpu"
         )
     if kind == "mps" and not has_mps:
         raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")

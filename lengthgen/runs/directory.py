@@ -176,10 +176,10 @@ def newest(root: Path) -> Path:
     runs = run_dirs(root)
     if not runs:
         raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
-    return max(runs, key=_written)
+    return max(runs, key=written)
 
 
-def _written(run_dir: Path) -> float:
+def written(run_dir: Path) -> float:
     """Returns when a run was worked on last, 0 if that cannot be seen."""
     logs = [run_dir / "status.json", *run_dir.glob("*.jsonl")]
     return max((os.path.getmtime(log) for log in logs if os.path.exists(log)), default=0)

@@ -152,9 +152,31 @@ def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, 
         for words in (["rm", run.name, "--yes"], ["train", "--from", run.name, "--force"]):
             ran = shell.run(*words)
             assert (ran.code, "another process is at work" in ran.err) == (2, True)
+    (run / "slurm.json").write_text("{")
+    assert "not the record of a Slurm job" in shell.error_of("rm", run.name, "--yes")
+    (run / "slurm.json").unlink()
     ran = shell.run("rm", run.name)
     assert (ran.code, "no terminal to confirm on; give --yes" in ran.err) == (2, True)
     assert {path: path.stat().st_size for path in run.rglob("*")} == before
+
+
+def test_a_run_that_is_named_twice_is_removed_once(shell: Shell, run: Path) -> None:
+    assert shell.run("rm", run.name, f"runs/{run.name}", str(run), "--yes").code == 0
+    assert not run.exists()
+
+
+def test_the_run_that_was_worked_on_last_is_the_newest_everywhere(shell: Shell, run: Path) -> None:
+    shell.run("train", "--from", run.name, "seed=2")
+    shell.run("eval", run.name, "--lengths", "64")
+    assert rows(shell.run("list", "runs").out)[-1][0] == run.name
+    assert run.name in shell.run("show").out
+
+
+def test_an_evaluation_of_several_runs_shows_the_lengths_of_each(shell: Shell, run: Path) -> None:
+    longer = shell.run("train", "--from", run.name, "train.length=32", "train.tokens=512")
+    assert longer.code == 0, longer.err
+    ran = shell.run("eval", *sorted(p.name for p in Path("runs").glob("alibi-*")), "--lengths", "T")
+    assert re.search(r"^\| scheme .* 16 \| +32 \|", ran.out, re.MULTILINE), ran.out
 
 
 def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) -> None:
@@ -197,6 +219,11 @@ def test_defaults_of_the_users_own_are_below_what_a_command_says(
         said
         == f"defaults of {file}: scheme=xpos train.lr=0.001 runtime.root=r runtime.wandb=false\n"
     )
+    file.write_text("train: {tuned: none.yaml, scheme_lr_ratio: 4.0}\n")
+    got = from_overrides(["train.lr=0.5"], config_dir=None, plugins=[]).train
+    assert (got.tuned, got.lr, got.scheme_lr_ratio) == (None, 0.5, 4.0)
+    file.write_text("train: {lr: 0.5, scheme_lr_ratio: 4.0}\n")
+    assert compose.user_overrides(["train.tuned=none.yaml"], config_dir=None) == []
     for words, decided in (("train=gpu", "train.lr"), ("experiment=leaderboard", "train.tokens")):
         file.write_text("train: {lr: 0.5, tokens: 7}\n")
         got = from_overrides(words.split(), config_dir=None, plugins=[]).train

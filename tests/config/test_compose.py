@@ -28,11 +28,11 @@ def write(path: Path, text: str) -> Path:
 
 def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() -> None:
     words = ["model=small", "train.lr=1e-4", "scheme.parts.rope.base=500000", "eval.seed=${seed}"]
-    small = compose.load("model", "small", config_dir=None)
+    small = compose.load("model", "small")
     assert section("model", *words) == section("model") | small
     assert section("train", *words) == section("train") | {"lr": 1e-4}
     assert section("scheme", *words)["parts"] == {
-        "rope": compose.load("scheme", "rope", config_dir=None)["parts"]["rope"] | {"base": 500000}
+        "rope": compose.load("scheme", "rope")["parts"]["rope"] | {"base": 500000}
     }
     assert section("eval", "seed=7", *words)["seed"] == 7
     path = section("corpus", "corpus=files", "corpus.path='/a, b (c)/*.txt'")["path"]
@@ -69,6 +69,13 @@ def test_values_are_parsed_without_composing_and_nested_values_become_overrides(
     assert compose.values(words) == parsed
     nested = {"eval": {"lengths": [512, 1024]}, "runtime": {"root": "a b", "cache": None}}
     assert compose.values(compose.overrides_of(nested)) == parsed
+
+
+@pytest.mark.parametrize("text", ["2024", "1e3", "null", "True", "inf", "a,b", "", "a b", "x/y.z"])
+def test_a_text_stays_one_as_an_override(text: str) -> None:
+    assert compose.values(compose.overrides_of({"key": text})) == {"key": text}
+    assert compose.values(compose.overrides_of({"key": Path(text or "x")})) == {"key": text or "x"}
+    assert compose.values(compose.overrides_of({"key": (text, 5)})) == {"key": [text, 5]}
 
 
 TYPED = st.one_of(

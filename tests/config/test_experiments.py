@@ -103,7 +103,7 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
 
 @each
 def test_it_leaves_runtime_to_the_user_and_gives_way_to_the_command_line(name: str) -> None:
-    sections = set(compose.load("experiment", name, config_dir=None))
+    sections = set(compose.load("experiment", name))
     assert sections <= {"defaults", "corpus", "train", "eval"}
     config = config_of((f"experiment={name}", "model=small", "scheme=xpos"))
     assert (config.model.name, config.scheme.name) == ("small", "xpos")

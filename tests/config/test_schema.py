@@ -33,7 +33,7 @@ def required(group: str, choice: str, folder: Path) -> list[str]:
         return []
     file = folder / "texts.txt"
     file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
-    plain = compose.load(group, choice, config_dir=None)
+    plain = compose.load(group, choice)
     keys = {f"{group}.{key}": value for key, value in plain.items()}
     for key, value in plain.get("task", {}).get("arguments", {}).items():
         keys[f"task.arguments.{key}"] = value
@@ -48,7 +48,7 @@ def test_every_choice_is_valid_round_trips_through_yaml_and_is_named_as_its_file
     group: str, choice: str, tmp_path: Path
 ) -> None:
     for file in choice.split(","):  # several variants
-        name = compose.load(group, file, config_dir=None).get("name", file)
+        name = compose.load(group, file).get("name", file)
         assert name in (file, None)  # a dataset of the Hub has its own
     chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
     plain = compose.compose([chosen, FRESH, *required(group, choice, tmp_path)], config_dir=None)
@@ -120,8 +120,7 @@ def test_lengths_are_powers_of_two_times_t_or_as_written(words: str, lengths: li
 def test_variants_that_are_named_are_part_of_the_configuration() -> None:
     named = config_of("eval.variants=[ntk+window]", "eval.reference_variants=[logn]").variants
     assert named == {
-        name: compose.load(compose.VARIANT, name, config_dir=None)
-        for name in ("ntk", "window", "logn")
+        name: compose.load(compose.VARIANT, name) for name in ("ntk", "window", "logn")
     }
     own = config_of("+variants.ntk={pi:{factor:2}}", "eval.variants=[ntk]").variants["ntk"]
     assert own == {"pi": {"factor": 2}}

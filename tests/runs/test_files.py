@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthgen.errors import UserError
-from lengthgen.files import append_rows, keep_rows, read_bytes, read_rows, replace_file
+from lengthgen.files import append_rows, keep_rows, new_folder, read_bytes, read_rows, replace_file
 
 ROWS: list[dict[str, Any]] = [
     {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},
@@ -109,6 +109,15 @@ def test_only_regular_files_are_read(tmp_path: Path, log: Path) -> None:
             read_rows(tmp_path / name)
     (tmp_path / "link").symlink_to(log)
     assert read_bytes(tmp_path / "link") == log.read_bytes()
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_no_part_of_a_new_folder(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / f".new.{os.getpid()}" / "old").mkdir(parents=True)
+    with new_folder(tmp_path / "new") as aside:
+        (aside / "mine").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "mine"]
 
 
 def test_names_are_on_disk_when_writers_end(

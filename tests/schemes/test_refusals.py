@@ -15,7 +15,7 @@ from lengthgen.schemes import build
 SHIPPED: dict[str, dict[str, Any]] = {}  # the arguments of every part in the package's YAML files
 for group in ("variant", "scheme"):
     for shipped in choices(group, config_dir=None):
-        read = load(group, shipped, config_dir=None)
+        read = load(group, shipped)
         SHIPPED.update(read["parts"] if group == "scheme" else read)
 
 RECURRENT = "recurrence: {mem_len: 1}"

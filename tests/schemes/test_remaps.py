@@ -126,7 +126,7 @@ def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
 
 def largest_distance(variant: str, length: int) -> float:
     """Returns the largest distance that the last query of a call rotates by, at T = 512."""
-    arguments = load("variant", variant, config_dir=None)[variant]
+    arguments = load("variant", variant)[variant]
     part = registry()[variant](dims(train_length=512), **arguments)
     c = bare_call(part.shape, length, dtype=torch.float32)
     c = replace(c, q_pos=c.pos[-1:], rows=slice(length - 1, length))

@@ -79,7 +79,7 @@ def _composed(*chosen: str) -> Config:
     name = chosen[0].removeprefix("scheme=") if len(chosen) == 1 else ""
     if name not in choices("scheme", config_dir=None):
         return valid([*SMALL, *chosen])
-    scheme = compose.defaults()["scheme"] | load("scheme", name, config_dir=None)
+    scheme = compose.defaults()["scheme"] | load("scheme", name)
     return validate(from_plain(to_plain(_composed()) | {"scheme": scheme}))
 
 
@@ -92,7 +92,7 @@ def every_scheme() -> list[tuple[str, str | None]]:
     """Returns (scheme, variant) of all shipped schemes, the plain scheme as variant None."""
     pairs: list[tuple[str, str | None]] = []
     for name in choices("scheme", config_dir=None):
-        variants = load("scheme", name, config_dir=None).get("variants") or {}
+        variants = load("scheme", name).get("variants") or {}
         pairs += [(name, None), *((name, variant) for variant in variants)]
     return pairs + [("rope", variant) for variant in choices("variant", config_dir=None)]
 

@@ -274,7 +274,7 @@ class Split(NamedTuple):
 @cache
 def written(name: str) -> dict[str, Any]:
     """Returns the values of a task's YAML."""
-    return compose.load("task", name, config_dir=None)
+    return compose.load("task", name)
 
 
 def spec_of(name: str) -> TaskSpec:
