@@ -1,5 +1,6 @@
 """Generation: a run's model continues a text by N new tokens; B texts, V vocabulary."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -65,7 +66,8 @@ def generate(
     tokens, beginning = prompt_tokens(trained, prompt), trained.planned.corpus.beginning
     if advice := trained.objective.prompt_advice(prompt):
         show.say(advice)
-    limit = limit or max((example.scored for example in trained.planned.examples), default=TOKENS)
+    answers = itertools.chain(*trained.planned.examples.values())
+    limit = limit or max((answer.scored for answer in answers), default=TOKENS)
     write = partial(continuation, trained.model, tokens, limit=limit, end=trained.end)
     seed, precision = trained.config.eval.seed, trained.config.eval.precision
     written = list(write(temperature=temperature, seed=seed, precision=precision))

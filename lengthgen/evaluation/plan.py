@@ -4,7 +4,6 @@ data/windows.py draws the endpoints, protocols.py places the windows before them
 matched_block), and the plan joins both for every protocol, variant and length.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from lengthgen.config.schema import Config
@@ -14,7 +13,7 @@ from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import Span, endpoints, n_targets, share_seen
 from lengthgen.errors import UserError
 from lengthgen.evaluation import protocols
-from lengthgen.evaluation.scored_text import Cell, Plan, ScoredExample
+from lengthgen.evaluation.scored_text import Cell, Plan
 
 
 def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
@@ -32,7 +31,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         sliding_documents=wanted.sliding_documents,
         exact_targets=wanted.exact_targets,
         longest=max(wanted.lengths),
-        examples=tuple(_examples(corpus)),
+        examples=_examples(corpus),
     )
     if planned.examples:
         return planned
@@ -77,13 +76,14 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     )
 
 
-def _examples(corpus: TokenizedCorpus) -> Iterator[ScoredExample]:
-    """Yields all validation documents of a corpus whose documents have prompts."""
-    split = corpus.validation
+def _examples(corpus: TokenizedCorpus) -> dict[int, list[Span]]:
+    """Returns the answers of all validation documents that have prompts, by length."""
+    split, by_length = corpus.validation, dict[int, list[Span]]()
     if split.examples is not None:
         rows = zip(split.examples.tolist(), n_targets(corpus, split).tolist(), strict=True)
         for document, ((length, given), n) in enumerate(rows):
-            yield ScoredExample(length, document, n, n - given)
+            by_length.setdefault(length, []).append(Span(document, n, n, n - given))
+    return by_length
 
 
 def cells(config: Config) -> list[Cell]:

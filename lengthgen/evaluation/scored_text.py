@@ -1,7 +1,7 @@
 """What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,15 +19,6 @@ UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies
 Nats = NDArray[np.float64]
 # The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
 Scored = NDArray[np.float64]
-
-
-class ScoredExample(NamedTuple):
-    """A document whose last `scored` targets answer the prompt before them."""
-
-    length: int  # in the unit of its task
-    document: int
-    targets: int
-    scored: int
 
 
 class Cell(NamedTuple):
@@ -57,7 +48,8 @@ class Plan:
     max_context: int = 0  # targets before every endpoint, and in a block of the stream
     blocks: int = 0  # of the stream
     repeated: float = 0.0  # share of tokens that could be scored, but stand in training too
-    examples: tuple[ScoredExample, ...] = ()  # of a corpus whose documents have prompts
+    # The answers of documents that have prompts, by length in the unit of the task.
+    examples: Mapping[int, Sequence[Span]] = field(default_factory=dict[int, list[Span]])
 
     @property
     def segments(self) -> list[Endpoint]:

@@ -73,8 +73,8 @@ def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
     """Returns tables of what was evaluated of these weights, as Markdown."""
     try:
         rows = load([run_dir], say=lambda message: None)
+        rows = rows.loc[rows["weights"] == checkpoint.sha256]
+        sections = report.sections(rows) if len(rows) else []
     except UserError:
-        return ""  # nothing is evaluated
-    rows = rows.loc[rows["weights"] == checkpoint.sha256]
-    sections = report.sections(rows) if len(rows) else []
+        return ""  # nothing is evaluated, or all of it in part
     return "\n".join(markdown(table) for section in sections for table in section.tables)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from tokenizers import Tokenizer, processors
 from torch import Tensor
 
@@ -48,7 +47,7 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
     checkpoint = checkpoints.final(config, run_dir)
     keys, weights = layout(config, run_dir, checkpoint.weights)
     with new_folder(folder) as aside:
-        _write_weights(weights, aside / WEIGHTS)
+        (aside / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
         about = About(
             lengthgen=__version__,
             run=config.run_id,
@@ -121,16 +120,6 @@ def _own_keys(config: Config, rows: int) -> dict[str, Any]:
         "num_attention_heads": config.model.n_heads,
         "max_position_embeddings": config.train.length,
     }
-
-
-def _write_weights(weights: Weights, path: Path) -> None:
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        save_file(weights, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # of a full disk
-        raise OSError(0, str(error)) from error
-    path.chmod(mode)  # safetensors hides it from others
 
 
 def _write_keys(aside: Path, keys: dict[str, Any], about: About, corpus: TokenizedCorpus) -> None:

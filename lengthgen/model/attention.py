@@ -60,7 +60,7 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if layer.relative:
             return eager(q, k, v, c)
         is_whole, scale = q.shape[2] == k.shape[2], c.shape.d_head**-0.5
-        if layer.vanilla and is_whole and c.key_padding_BS is None:
+        if not (layer.bias or layer.visible) and is_whole and c.key_padding_BS is None:
             return fused(q, k, v, is_causal=True, scale=scale)
         if layer.toeplitz and c.key_padding_BS is None:
             table = distance_table(c)

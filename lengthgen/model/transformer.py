@@ -221,9 +221,9 @@ class Transformer(nn.Module):
                 generator.set_state(drawn_so_far)
             return block(x_BTD, c, n_last)
 
-        out = checkpoint(call, x_BTD, use_reentrant=False, preserve_rng_state=False)
-        assert isinstance(out, Tensor)
-        return out
+        return checkpoint(  # pyright: ignore[reportReturnType]
+            call, x_BTD, use_reentrant=False, preserve_rng_state=False
+        )
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns what forward() must know of the rows besides their tokens: nothing here."""

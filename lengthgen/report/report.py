@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from lengthgen import escaping
 from lengthgen.config import compose, registry
+from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
@@ -61,9 +62,15 @@ class ReportSection:
 def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportSection]:
     """Returns a section for each text, those of rooms beside the core, and the method.
 
-    Their short tables have these lengths.
+    Their short tables have these lengths. Raises UserError if nothing can be compared.
     """
-    texts = select(rows[rows["unit"].isna()])
+    is_text = rows["unit"].isna()
+    try:
+        texts = select(rows[is_text])
+    except UserError:
+        if len(rows[is_text]) == len(rows):
+            raise
+        texts = []  # and tasks alone are shown
     made = [
         text_section(text, f"-{i}" if i > 1 else "", lengths)
         for i, text in enumerate(texts, start=1)
@@ -150,7 +157,7 @@ def method(rows: pd.DataFrame) -> ReportSection:
     configs, environments = ([*map(json.loads, runs[key])] for key in ("config", "environment"))
     lrs = [config.get("train", {}).get("lr") for config in configs]
     facts = {
-        "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"]],
+        "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"].unique()],
         "corpora": rows["corpus"] + " " + rows["fingerprint"].str[:12],
         "trained": runs["model"] + ", " + runs["tokens_seen"].map("{:,} tokens".format),
         "learning rates": [f"{s} {lr}" for s, lr in zip(runs["scheme"], lrs, strict=True)],

@@ -4,13 +4,14 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from lengthgen import schemes
 from lengthgen.config import compose
+from lengthgen.errors import UserError
 from lengthgen.escaping import visible
 from lengthgen.report.load import CELL
 from lengthgen.schemes.absolute.alignment import Aligned
@@ -55,20 +56,26 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     those of the one condition (precision, targets, endpoints) that most curves have, of several the
     one of most lengths, of these the one evaluated last; of runs of one seed the first by name; and
     the seeds that have the lengths which most seeds of the series have.
+
+    Raises UserError if rows are left out of all texts, and none is kept.
     """
     rows = rows.reset_index(drop=True)
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed"])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
     names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
     varied = ["model"] if rows["model"].nunique() > 1 else []
-    selections: list[Selection] = []
+    selections, lost = list[Selection](), list[str]()
     for name, of_text in zip(names, texts, strict=True):
         tokens = of_text["fingerprint"].iloc[0][:12]
         text = f"{name} of tokens {tokens}" if names.count(name) > 1 else name
         kept, notes = _selected(of_text, varied=varied)
         if len(kept):
             selections.append(Selection(rows=kept, notes=notes, text=text))
-    return selections
+        else:
+            lost += notes
+    if lost and not selections:
+        raise UserError(f"nothing can be compared: {'; '.join(lost)}")
+    return [replace(s, notes=[*s.notes, *lost * (s is selections[0])]) for s in selections]
 
 
 def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -101,7 +108,8 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     is_common = 2 * rows.groupby([*curve, "length"])["seed"].transform("nunique") > n_seeds
     common = rows["length"].where(is_common)
     n_own = common.groupby([rows[key] for key in (*curve, "seed")]).transform("nunique")
-    has_all = n_own == common.groupby([rows[key] for key in curve]).transform("nunique")
+    n_all = common.groupby([rows[key] for key in curve]).transform("nunique")
+    has_all = (n_own > 0) & (n_own == n_all)
     notes += _left_out(rows[~has_all], ", fewer lengths than other seeds; run lengthgen eval")
     rows = rows[has_all].reset_index(drop=True)
     return rows, notes

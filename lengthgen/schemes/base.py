@@ -282,11 +282,6 @@ class LayerHooks(NamedTuple):
     toeplitz: bool = False  # the bias is a table over (head, i - j): nothing else touches logits
 
     @property
-    def vanilla(self) -> bool:
-        """True if attention is softmax(q.k/sqrt(d)) under the causal mask alone."""
-        return not (bool(self.bias) or bool(self.visible) or self.relative or self.eager)
-
-    @property
     def relative(self) -> bool:
         """True if keys or values depend on the distance, so that no fused kernel applies."""
         return bool(self.relative_keys or self.relative_values)

@@ -34,11 +34,6 @@ def normal(*sizes: int, std: float) -> nn.Parameter:
     return nn.Parameter(torch.empty(sizes).normal_(std=std))
 
 
-def uniform(*sizes: int, to: float) -> nn.Parameter:
-    """Returns a parameter drawn from U(0, to)."""
-    return nn.Parameter(torch.empty(sizes).uniform_(0, to))
-
-
 def as_linear(*sizes: int, fan_in: int) -> nn.Parameter:
     """Returns a parameter drawn as torch.nn.Linear draws its own: U(-1, 1) / sqrt(fan_in)."""
     bound = fan_in**-0.5

@@ -28,15 +28,6 @@ class Branch(NamedTuple):
     used: Tensor  # bool [Q, S], or [B, 1, Q, S] if sequences differ
 
 
-class RotatedBranch(NamedTuple):
-    """Queries and keys at a branch's coordinates, of the keys from the first to the last in use."""
-
-    q_BHQK: Tensor
-    k_BHSK: Tensor
-    used: Tensor
-    keys: slice
-
-
 class Remap(Part, ABC):
     """Computes the logits of rotary parts at the coordinates of branches."""
 
@@ -48,8 +39,11 @@ class Remap(Part, ABC):
 
     def rotated(
         self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext, seen: Tensor | None = None
-    ) -> Iterator[RotatedBranch]:
-        """Yields the block's branches, of the pairs that are seen; none without a pair."""
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, slice]]:
+        """Yields the block's branches, of the pairs that are seen; none without a pair.
+
+        Of each: its queries, its keys from the first to the last in use, `used`, and which keys.
+        """
         for branch in self.branches(c):
             used = branch.used if seen is None else branch.used & seen
             kept = used.flatten(0, -2).any(0).nonzero()
@@ -57,7 +51,7 @@ class Remap(Part, ABC):
                 keys = slice(int(kept[0]), int(kept[-1]) + 1)
                 at = replace(c, q_pos=branch.q_pos, k_pos=branch.k_pos[..., keys])
                 q, k = through_qk(c.hooks.rotary, q_BHQK, k_BHSK[:, :, keys], at)
-                yield RotatedBranch(q, k, used[..., keys], keys)
+                yield q, k, used[..., keys], keys
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         """Returns the block's logits in c.dtype, biases included; 0 for a pair that none uses."""

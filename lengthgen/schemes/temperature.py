@@ -18,7 +18,7 @@ class QueryFactor(Part, ABC):
 
     @abstractmethod
     def factor(self, c: AttentionContext) -> Tensor:
-        """Returns the factor of each query, [Q] or [H, Q] in c.dtype."""
+        """Returns the factor of each query, [Q], [H, Q] or [B, H, Q] in c.dtype."""
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)

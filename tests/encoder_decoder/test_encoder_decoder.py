@@ -284,6 +284,7 @@ def test_a_masked_token_is_scored_given_text_around_and_earlier_ones(planned: Pl
         ("scheme=fire", "scheme.parts.fire: not defined in an encoder, whose queries see "),
         ("scheme=alibi eval.variants=[interpolate]", "eval.variants.interpolate.alibi: not defi"),
         ("scheme=t5 scheme.parts.t5.num_buckets=7", "scheme.parts.t5: num_buckets=7 must be even"),
+        ("model.parallel_residual=true", "model.parallel_residual=true: model.arch=encoder_dec"),
         ("runtime.compile=true", "runtime.compile=true: model.arch=encoder_decoder lacks it"),
         ("runtime.activation_checkpointing=true model.arch=encoder", "runtime.activation_check"),
         ("eval.decode=2 model.arch=encoder", "eval.decode=2: model.arch=encoder writes all of an"),

@@ -3,6 +3,7 @@
 # pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
 """series: which rows can be compared, and what runs of one recipe are called."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from frames import CONFIG, frame
 
+from lengthgen.errors import UserError
 from lengthgen.report.series import select, short
 
 
@@ -133,6 +135,19 @@ def test_of_settings_with_the_same_lengths_the_last_evaluated_are_shown(last: in
     (selection,) = select(pd.concat([tables[first], tables[last], few]))
     assert set(selection.rows["targets"]) == {last}
     assert sum(f"K={first}" in note for note in selection.notes) == 3
+
+
+def test_what_is_left_out_of_all_texts_is_said_where_nothing_or_another_text_is_kept() -> None:
+    rows = frame(3.0)
+    cut = rows[rows["document"] == "a"]
+    said = "Not shown: rope-s1 (tail at "
+    with pytest.raises(UserError, match=rf"nothing can be compared: {re.escape(said)}"):
+        select(cut)
+    (selection,) = select(pd.concat([cut, frame(3.0, fingerprint="other")]))
+    assert any(note.startswith(said) for note in selection.notes)
+    apart = [frame(3.0, seeds=(1,), lengths=(512,)), frame(3.0, seeds=(2,), lengths=(1024,))]
+    with pytest.raises(UserError, match=r"rope-s2 \(tail at 1k\), fewer lengths than other seeds"):
+        select(pd.concat(apart))
 
 
 def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:

@@ -59,6 +59,7 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "dape": r"dape has inputs=scores_and_bias, and no part beside it has a bias",
     "kerple, dape: {inputs: scores}": r"inputs=scores, and a part beside it has a bias",
     "grape_m, yarn": r"powers of a base, and those of grape_m are trained",
+    f"rope, transformer_xl, {RECURRENT}": r"in segments, and transformer_xl needs all of it",
     f"tape, {RECURRENT}": r"reads a text in segments, and remembers nothing .* tape",
     # Schemes
     "ropee": r"scheme\.parts\.ropee: no such part; did you mean rope\? \(a part .* --plugin\)",

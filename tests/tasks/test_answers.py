@@ -214,11 +214,11 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
     outcomes, end = set[bool](), int(corpus.validation.tokens[-1])
     run_dir, before = decoded(copying, tmp_path), rows_of(copying.run_dir, variant)
     for length, row in rows_of(run_dir, variant).items():
-        tests = [test for test in opened.plan.examples if test.length == length]
+        tests = opened.plan.examples[length]
         for i, (test, wrong) in enumerate(zip(tests, row["first_wrong"], strict=True)):
             tokens = corpus.validation.document(test.document).astype(int).tolist()
-            prompt = [*corpus.beginning, *tokens[: test.targets - test.scored]]
-            true = tokens[test.targets - test.scored :]
+            prompt = [*corpus.beginning, *tokens[: test.length - test.scored]]
+            true = tokens[test.length - test.scored :]
             limit = 2 * test.scored
             text = [*continuation(model, prompt, limit=limit, end=end, temperature=0, **HOW)]
             text += [-1] * (len(true) - len(text))

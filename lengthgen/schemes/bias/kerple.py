@@ -11,11 +11,11 @@ NeMo's `kerple` is another function, -b log(1 + a distance^p) with b from ALiBi 
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.bias.distance_bias import DistanceBias
-from lengthgen.schemes.parameters import of_layer, uniform
+from lengthgen.schemes.parameters import of_layer
 
 SMALLEST = 0.01
 
@@ -32,7 +32,8 @@ class Kerple(DistanceBias):
     def __init__(self, shape: ModelDims, *, share_layers: bool) -> None:
         super().__init__(shape)
         n = 1 if share_layers else shape.n_layers
-        self.r1, self.r2 = (uniform(n, shape.n_heads, to=end) for end in self.drawn_to)
+        drawn = (torch.empty(n, shape.n_heads).uniform_(0, end) for end in self.drawn_to)
+        self.r1, self.r2 = map(nn.Parameter, drawn)
 
     def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         r1_H1, r2_H1 = (of_layer(r, c)[:, None] for r in (self.r1, self.r2))

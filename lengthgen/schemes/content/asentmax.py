@@ -21,19 +21,18 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import cast, normal
+from lengthgen.schemes.temperature import QueryFactor
 
 STEPS = 12  # of Newton's method; tau had all its digits after 7 for all shapes of up to 16k logits
 
 
-class Asentmax(Part):
+class Asentmax(QueryFactor):
     """Replaces softmax by entmax of logits that are scaled by token, head and length.
 
     delta: 1 in the authors' code. gamma_range: the largest exponent of ln n, 2 there.
     """
-
-    needs_whole_text = True
 
     def __init__(
         self, shape: ModelDims, *, delta: NonNegativeFloat, gamma_range: PositiveFloat
@@ -43,9 +42,6 @@ class Asentmax(Part):
         size = shape.n_layers, shape.n_heads, shape.d_model
         self.w_b = normal(*size, std=shape.init_std)
         self.w_g = normal(*size, std=shape.init_std)
-
-    def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
-        return Rotated(q_BHQK * self.factor(c)[..., None], k_BHSK)
 
     def factor(self, c: AttentionContext) -> Tensor:
         """Returns the factor of each head and query, [B, H, Q] in c.dtype."""

@@ -36,6 +36,7 @@ class Recurrence(Part):
             if part.needs_model:
                 return f"reads a text in segments, and remembers nothing of what {name} knows of it"
             of_text = part.depends_on_length or part.needs_whole_text or part.overrides("positions")
-            if self.n_remembered and (of_text or not part.shift_invariant):
+            is_turned = part.reads_qk and any(o.rotary for o in others.values() if o is not part)
+            if self.n_remembered and (of_text or is_turned or not part.shift_invariant):
                 return f"reads a text in segments, and {name} needs all of it, or places in it"
         return None

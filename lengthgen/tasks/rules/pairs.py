@@ -20,20 +20,15 @@ from lengthgen.tasks.base import Example, Task
 
 WHERE = "task.arguments.path"
 SIGNS = ascii_letters + digits + punctuation.replace("=", "")
+Words = tuple[str, ...]
+Pair = tuple[Words, Words]
 LINES = (re.compile(r"IN: *(\S.*?) *OUT: *(.+)"), re.compile(r"([^\t]+)\t([^\t]+)"))
-
-
-class Pair(NamedTuple):
-    """One line of a file, as words."""
-
-    prompt: tuple[str, ...]
-    answer: tuple[str, ...]
 
 
 class File(NamedTuple):
     """The content of a file of pairs."""
 
-    by_length: Mapping[int, Sequence[Pair]]  # by the number of words of the answer
+    by_length: Mapping[int, Sequence[Pair]]  # prompt and answer, by the words of the answer
     signs: Mapping[str, str]  # from a word to its characters, as many for all words
     sha256: str
 
@@ -97,7 +92,7 @@ def _read(path: Path, changed: int | None) -> File:
         ) from None
     by_length: dict[int, list[Pair]] = {}
     words: set[str] = set()
-    answers: dict[tuple[str, ...], tuple[str, ...]] = {}
+    answers: dict[Words, Words] = {}
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line:
             continue
@@ -113,7 +108,7 @@ def _read(path: Path, changed: int | None) -> File:
                 f"{WHERE}={path}, line {number}: {' '.join(prompt)} has another answer in a line "
                 "above; remove one"
             )
-        by_length.setdefault(len(answer), []).append(Pair(prompt, answer))
+        by_length.setdefault(len(answer), []).append((prompt, answer))
         words.update(prompt, answer)
     for word in sorted(words):
         if "=" in word:
