@@ -23,7 +23,7 @@ import pandas as pd
 import yaml
 
 from lengthgen.files import read_rows
-from lengthgen.report.intervals import Estimate
+from lengthgen.report.intervals import Estimate, gap
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import (
@@ -115,6 +115,28 @@ def read_off(study: str, at: float, variant: str | None = None, layer: int = 3) 
     """Returns the position over T that the probe reads off a layer where the true one is `at`."""
     runs = (r for r in read_rows(RESULTS / study / "probes.jsonl") if r["variant"] == variant)
     return statistics.fmean(np.interp(at, r["positions"], r["predicted"][layer]) for r in runs)
+
+
+def bos(
+    run: str, at: int, variant: str | None, text: str, since: Any = (1, None, "unchanged")
+) -> Any:
+    """Returns the loss at a multiple of T with a text of results/second_bos, minus that at T."""
+    kept = [r for r in read_rows(RESULTS / "second_bos" / "rows.jsonl") if r["run"].startswith(run)]
+    found = {(r["length"] // r["train_length"], r["variant"]): r for r in kept}
+    a, b = (np.array([found[n, v][name]]) for n, v, name in ((at, variant, text), since))
+    return gap(a, b, np.ones(a.shape[1]))
+
+
+def second_bos(*runs: str) -> str:
+    """Returns the rise of the loss from T to 4T of runs: by what is in sight, and in the text."""
+    sights = {None: "all tokens", "window": "last T tokens", "window_sinks": "last T, first four"}
+    texts = {"unchanged": "as it is", "second_bos": "BOS", "other_token": "another token"}
+    lines = [["in sight", "every T/2-th token", *runs], ["---"] * (2 + len(runs))]
+    for variant, sight in sights.items():
+        for name, what in texts.items():
+            rises = (text(bos(run, 4, variant, name)).replace(" ", "&nbsp;") for run in runs)
+            lines.append([sight, what, *rises])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def trained_apart(study: str, a: str, b: str, millions: int) -> float:
