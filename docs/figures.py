@@ -90,7 +90,7 @@ def six_schemes() -> Figure | None:
 def smollm2(near: int = 12288, far: int = 16384, most: float = 1.1) -> Figure:
     """Draws the perplexity of the model as it is, and its loss under variants at two lengths."""
     found = study("smollm2")[1]
-    drawn = style.new_figure("SmolLM2-135M, trained on 8,192 tokens", width=9.5, height=3.9)
+    drawn = style.new_figure("SmolLM2-135M-Instruct, made for 8,192 tokens", width=9.5, height=3.9)
     left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
     plain = found[found["variant"].isna() & (found["quantity"] == "loss")].sort_values("length")
     left.plot(plain["length"], np.exp(plain["value"]), "o-", color=style.COLOURS[0], markersize=4)

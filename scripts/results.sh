@@ -298,6 +298,7 @@ more_tokens() {
     'eval.lengths=[128,512,1024,4096,16384]')
   sweep more_tokens "${longer[@]}" scheme=nope,rope
   sweep more_tokens "${longer[@]}" scheme=sinusoidal train.lr=2e-3
+  after lengthgen eval runs/more_tokens/* --protocols alibi_nonoverlap --lengths 512 runtime.threads=1
   after lengthgen report runtime.root=runs/more_tokens --out results/more_tokens
   after python docs/training_loss.py results/more_tokens/training.csv runs/more_tokens/*
 }
