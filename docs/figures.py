@@ -150,6 +150,39 @@ def position(layer: int = 3) -> Figure:
     return drawn
 
 
+@style.styled()
+def second_bos(layers: tuple[int, int] = (1, 3)) -> Figure:
+    """Draws NoPE's loss behind a mask by length, and the position in its states, by the text."""
+    rows = [*read_rows(ROOT / "results" / "second_bos" / "rows.jsonl")]
+    rows = [row for row in rows if row["scheme"] == "nope"]
+    texts = {"unchanged": "as it is", "other_token": "another token", "second_bos": "BOS"}
+    looks = {name: {"color": style.COLOURS[n]} for n, name in enumerate(texts)}
+    looks["other_token"]["linestyle"] = ":"
+    drawn = style.new_figure(
+        "NoPE trained on 512 tokens, with a BOS or another token as every 256th one",
+        width=9.5,
+        height=3.7,
+    )
+    loss, *reads = drawn.subplots(1, 3)
+    masked = [row for row in rows if row["probe"] == "second_bos" and row["variant"] == "window"]
+    lengths = [row["length"] for row in masked]
+    [read] = [row for row in rows if row["probe"] == "position_after_bos"]
+    at = (np.arange(16) + 0.5) / 16
+    for name, label in texts.items():
+        loss.plot(
+            lengths, [np.mean(row[name]) for row in masked], marker="o", label=label, **looks[name]
+        )
+        for axes, layer in zip(reads, layers, strict=True):
+            axes.plot(at, read[name][layer], **looks[name])
+    loss.set(xlabel="length, last 512 tokens in sight", ylabel="loss, nats", xticks=lengths)
+    loss.legend(frameon=False, fontsize=style.FONT_SIZE)
+    for axes, layer in zip(reads, layers, strict=True):
+        axes.axvline(0.5, color="grey", linewidth=0.8)
+        axes.set_title(f"after layer {layer}", loc="left", fontsize=style.FONT_SIZE)
+        axes.set(xlabel="position / T", ylabel="position / T, as read off", ylim=(0, 1))
+    return drawn
+
+
 def fire_positions() -> Figure | None:
     title = "FIRE trained on 512 tokens: perplexity behind masks, and with queries clamped to T"
     return figures.curve(study("fire_positions")[1], title=title)
@@ -252,7 +285,12 @@ FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"leaderboard": six_schemes, "training-loss": training_loss, "smollm2": smollm2},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
     **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
-    **{"books": books, "position": position, "accuracy-copy": accuracy("tasks", "copy")},
+    **{
+        "books": books,
+        "position": position,
+        "second_bos": second_bos,
+        "accuracy-copy": accuracy("tasks", "copy"),
+    },
     "encoders-copy": accuracy("encoder_decoder", "copy"),
 }
 

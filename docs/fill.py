@@ -117,11 +117,21 @@ def read_off(study: str, at: float, variant: str | None = None, layer: int = 3) 
     return statistics.fmean(np.interp(at, r["positions"], r["predicted"][layer]) for r in runs)
 
 
+def of_bos(probe: str) -> list[dict[str, Any]]:
+    return [r for r in read_rows(RESULTS / "second_bos" / "rows.jsonl") if r["probe"] == probe]
+
+
+def read_after_bos(run: str, at: float, text: str, layer: int) -> float:
+    """Returns the position over T that is read off a layer where the true one is `at`."""
+    [row] = (r for r in of_bos("position_after_bos") if r["run"].startswith(run))
+    return row[text][layer][int(16 * at)]
+
+
 def bos(
     run: str, at: int, variant: str | None, text: str, since: Any = (1, None, "unchanged")
 ) -> Any:
     """Returns the loss at a multiple of T with a text of results/second_bos, minus that at T."""
-    kept = [r for r in read_rows(RESULTS / "second_bos" / "rows.jsonl") if r["run"].startswith(run)]
+    kept = [r for r in of_bos("second_bos") if r["run"].startswith(run)]
     found = {(r["length"] // r["train_length"], r["variant"]): r for r in kept}
     a, b = (np.array([found[n, v][name]]) for n, v, name in ((at, variant, text), since))
     return gap(a, b, np.ones(a.shape[1]))

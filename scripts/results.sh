@@ -334,8 +334,10 @@ sinusoidal_scale() {
 
 second_bos() {
   copied second_bos runs/more_tokens/nope-* runs/{size,train_1024}/nope_conv-*
-  after lengthgen probe runs/second_bos/* --plugin scripts/second_bos.py --probes second_bos \
-    --variants window,window_sinks runtime.threads=1
+  local plugin=(--plugin scripts/second_bos.py runtime.threads=1)
+  after lengthgen probe runs/second_bos/* "${plugin[@]}" --probes second_bos \
+    --variants window,window_sinks
+  after lengthgen probe runs/second_bos/* "${plugin[@]}" --probes position_after_bos
   mkdir -p results/second_bos
   is_dry_run || cat runs/second_bos/*/probes.jsonl >results/second_bos/rows.jsonl
 }

@@ -54,7 +54,7 @@ TESTS = {
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
 PART = 305
 FRAME = ("__init__.py", "base.py", "run.py", "cli.py", "register.py")
-SCRIPTS = 1545  # was 1530; a second BOS
+SCRIPTS = 1585  # was 1530; a second BOS, and where positions are read off behind it
 
 
 def n_lines(path: Path) -> int:
