@@ -5,16 +5,18 @@ import runpy
 from pathlib import Path
 
 import claims
+import matplotlib
 import pytest
 import receptive_fields
 import yaml
 from repository import ROOT
 
-from lengthgen.report import report
+from lengthgen.report import report, style
 from lengthgen.report.load import load
 
 RESULTS = ROOT / "results"
 FILLED = runpy.run_path(str(ROOT / "docs" / "fill.py"))["filled"]
+FIGURES = runpy.run_path(str(ROOT / "docs" / "figures.py"))["FIGURES"]
 
 
 @pytest.mark.slow
@@ -22,6 +24,15 @@ def test_the_page_of_claims_is_what_the_committed_rows_give() -> None:
     given = yaml.safe_load((RESULTS / "claims.yaml").read_text(encoding="utf-8"))
     page = (RESULTS / "published.md").read_text(encoding="utf-8")
     assert page == claims.page(given), "run python scripts/claims.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_of_the_documentation_is_drawn_from_the_committed_rows(name: str) -> None:
+    drawn = style.saved(FIGURES[name](), "svg")
+    shown = (ROOT / "docs" / "figures" / f"{name}.svg").read_bytes()
+    if f"Matplotlib v{matplotlib.__version__}".encode() in shown:  # others draw other bytes
+        assert drawn == shown, f"run python docs/figures.py {name}"
 
 
 @pytest.mark.slow
