@@ -72,7 +72,7 @@ class EncoderDecoder(Transformer):
             if getattr(config.runtime, key):
                 reason = f"model.arch={config.model.arch} lacks it"
                 raise UserError(f"runtime.{key}=true: {reason}; drop it")
-        if config.model.parallel_residual and cls.block_type is CrossBlock:
+        if config.model.parallel_residual and config.model.arch == EncoderDecoder.arch:
             raise UserError("model.parallel_residual=true: model.arch=encoder_decoder lacks it")
 
     def __init__(self, config: Config, *, vocab_size: int) -> None:
