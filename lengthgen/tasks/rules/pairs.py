@@ -21,14 +21,14 @@ from lengthgen.tasks.base import Example, Task
 WHERE = "task.arguments.path"
 SIGNS = ascii_letters + digits + punctuation.replace("=", "")
 Words = tuple[str, ...]
-Pair = tuple[Words, Words]
+Pair = tuple[Words, Words]  # a prompt and its answer
 LINES = (re.compile(r"IN: *(\S.*?) *OUT: *(.+)"), re.compile(r"([^\t]+)\t([^\t]+)"))
 
 
 class File(NamedTuple):
     """The content of a file of pairs."""
 
-    by_length: Mapping[int, Sequence[Pair]]  # prompt and answer, by the words of the answer
+    by_length: Mapping[int, Sequence[Pair]]  # by the number of words of the answer
     signs: Mapping[str, str]  # from a word to its characters, as many for all words
     sha256: str
 
