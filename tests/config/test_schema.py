@@ -71,12 +71,15 @@ SAME_WEIGHTS = [
     *("eval.lengths=[512]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
     *("runtime.device=cpu", "runtime.micro_batch=1", "train.checkpoint_every=7"),
     "+scheme.variants.mine={ntk:{factor:2.0}}",
-    "train.scheme_lr_ratio=1.0",  # as the scheme's own
+    *("train.scheme_lr_ratio=1.0", "model.norm=layer"),  # as the scheme's own, and by default
 ]
 OTHER_WEIGHTS = [
     *("train.lr=1e-3", "train.precision=bf16", "model=small", "model.init_std=0.1"),
     *("corpus=stdlib", "corpus.held_out=tuning", "scheme.parts.rope.base=500000"),
-    *("scheme.layers=[[rope],[]]", "train.scheme_lr_ratio=2.0"),
+    *("scheme.layers=[[rope],[]]", "train.scheme_lr_ratio=2.0", "model.norm=rms"),
+    *("model.mlp=swiglu", "model.n_kv_heads=2", "model.tied_head=false", "model.mlp=gelu_tanh"),
+    *("model.biases=[norm,qkv,attention_out,mlp]", "model.parallel_residual=true"),
+    *("model.embedding_norm=true", "model.vocab_size=99", "model.d_head=6", "model.qk_norm=true"),
 ]
 BASE = "train.precision=fp32"
 

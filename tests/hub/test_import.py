@@ -369,7 +369,7 @@ def test_a_corpus_that_cannot_be_read_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_wrong_arguments_are_one_line(good: Path) -> None:
+def test_wrong_arguments_are_one_line() -> None:
     assert "give one folder or name" in here("import").error
     assert "takes corpus, eval.* and runtime.* alone" in here("import", "x", "seed=2").error
     assert "is no folder with a config.json" in here("import", "nowhere").error

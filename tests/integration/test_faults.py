@@ -74,13 +74,8 @@ def cut_train_rows(run_dir: Path) -> None:
     shutil.rmtree(max(run_dir.glob("checkpoints/step-*")))
 
 
-def cut_eval_rows(run_dir: Path) -> None:
-    path = run_dir / "eval.jsonl"
-    os.truncate(path, path.stat().st_size // 2)
-
-
 HARMS: list[Callable[[Path], object]] = [
-    *(cut_train_rows, cut_eval_rows),
+    cut_train_rows,
     lambda run_dir: (run_dir / "status.json").write_text("{"),
     lambda run_dir: (run_dir / "config.yaml").unlink(),
 ]

@@ -117,7 +117,7 @@ def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     assert "{{ 7 * 7 }}" in page
 
 
-def test_each_text_has_a_section_and_figures_of_its_own(tmp_path: Path) -> None:
+def test_each_text_has_a_section_and_figures_of_its_own() -> None:
     rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="prose")])
     made = report.sections(rows)
     assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from small import SMALL_TASK, refusal, small_model, valid
+from small import SMALL_TASK, refusal, small_model, smaller, valid
 from trained import ALONE, QUIET, with_eval
 
 from lengthgen.config.schema import Config
@@ -34,9 +34,7 @@ FAST = ["train.batch_tokens=512", "train.lr=0.01"]
 
 
 def configured(*words: str) -> Config:
-    given = {word.partition("=")[0] for word in words}
-    small = [word for word in SMALL_TASK if word.partition("=")[0] not in given]
-    return valid([*small, *words])
+    return valid(smaller(*words, usual=SMALL_TASK))
 
 
 @pytest.fixture(scope="module")
