@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from commands import here
 from safetensors.torch import load_file, save_file
-from small import SMALL, close
+from small import SMALL, close, refusal
 from small_corpora import write
 from torch import Tensor
 from trained import rows_of
@@ -367,6 +367,19 @@ def test_a_corpus_that_cannot_be_read_is_one_line_and_leaves_nothing(
     corpus = ["corpus=files", f"corpus.path={tmp_path / path}", f"runtime.root={tmp_path / 'runs'}"]
     assert message in here("import", str(good), *corpus).error
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "said"),
+    [
+        ("gpt2", 16, "--length=16: this model has 32 learned positions; drop it"),
+        ("bloom without a length", None, "config.json names no trained length; give --length"),
+    ],
+)
+def test_a_trained_length_that_is_wrong_or_lacks_is_one_line(
+    name: str, length: int | None, said: str, save: Callable[..., Path]
+) -> None:
+    assert refusal(run_of, save(their_model(name)), length=length).endswith(said)
 
 
 def test_wrong_arguments_are_one_line() -> None:

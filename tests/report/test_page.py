@@ -60,8 +60,8 @@ class Elements(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def written(rows: pd.DataFrame, out: Path, **options: Any) -> dict[str, bytes]:
-    report.write(rows, report.sections(rows), out, **options)
+def written(rows: pd.DataFrame, out: Path) -> dict[str, bytes]:
+    report.write(rows, report.sections(rows), out)
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
@@ -144,12 +144,13 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
         (["scheme=rpoe"], "scheme=rpoe: no run here has this value; did you mean rope?"),
         (["train.lrr=1"], "train.lrr: no run here has this key; did you mean train.lr?"),
         (["scheme=rope", "train.lr=3e-3", "seed=9"], "seed=9: no run here has this value"),
+        (["scheme=rope", "seed=3"], "no run here has all of scheme=rope seed=3; name fewer"),
     ],
 )
 def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
     conditions: list[str], said: str
 ) -> None:
-    rows = rows_of()
+    rows = pd.concat([rows_of(), rows_of(["cope"], seeds=[3])])
     assert set(report.matching(rows, ["scheme=rope", "seed=2"])["run"]) == {"rope-s2"}
     assert said in refusal(report.matching, rows, conditions)
 
