@@ -15,7 +15,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from frames import CONFIG, frame
+from commands import Shell
+from frames import CONFIG, frame, write_run
 from small import refusal
 
 from lengthgen.report import load, report, tables
@@ -78,6 +79,17 @@ def test_a_folder_of_a_report_gives_its_bytes_again(tmp_path: Path) -> None:
         *("rows.parquet", "manifest.json"),
     }
     assert {name for name in first if again[name] != first[name]} == set()
+
+
+def test_a_folder_that_is_reported_again_keeps_its_bytes_its_manifest_too(
+    shell: Shell, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "runs", losses={256: 3.0, 512: 2.9, 1024: 3.1})
+    assert shell.run("report", "--out", "rep").code == 0
+    before = {path.name: path.read_bytes() for path in Path("rep").iterdir()}
+    assert shell.run("report", "rep").code == 0
+    assert {path.name: path.read_bytes() for path in Path("rep").iterdir()} == before
+    assert shell.refused("report", "rep", "seed=1").endswith("need --out DIR")
 
 
 def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
