@@ -128,10 +128,10 @@ def test_the_worse_are_told_apart_and_the_best_are_ties() -> None:
     """Two series are worse by much, and two are the best."""
     rng, n, ties = np.random.default_rng(3), 40, 0
     for _ in range(n):
-        x = {
-            name: mean + effects(rng, "normal", 3, 32, seed=0.2, document=1.0)
-            for name, mean in {"a": 9.0, "b": 9.0, "c": 0.0, "d": 0.0}.items()
-        }
+        drawn = [
+            mean + effects(rng, "normal", 3, 32, seed=0.2, document=1.0) for mean in (9, 9, 0, 0)
+        ]
+        x = dict(zip("abcd", drawn, strict=True))
         pairs = {(a, b): gap(x[a], x[b], np.ones(32)) for a, b in combinations(x, 2)}
         compared = compare({name: float(of.mean()) for name, of in x.items()}, pairs)
         assert compared is not None

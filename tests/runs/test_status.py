@@ -80,11 +80,7 @@ def test_those_who_look_at_a_run_never_see_each_other_and_stop_no_start(
         assert not any(pool.map(status.is_running, [tmp_path] * 1000))
     file = (tmp_path / ".train.lock").open("rb")
     fcntl.flock(file, fcntl.LOCK_SH)  # as status.is_running does
-
-    def meanwhile(seconds: float) -> None:
-        file.close()
-
-    monkeypatch.setattr("time.sleep", meanwhile)
+    monkeypatch.setattr("time.sleep", lambda seconds=0.0: file.close())  # meanwhile
     with status.run_lock(tmp_path, "train"):
         assert file.closed
 

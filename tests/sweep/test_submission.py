@@ -74,9 +74,7 @@ def test_a_job_in_the_queue_stands_as_slurm_says(
     assert pending([point], states_of([point])) == []
 
 
-def test_a_run_whose_job_is_in_the_queue_is_not_removed(
-    stub: Stub, shell: Shell, point: Point
-) -> None:
+def test_a_run_that_has_a_job_is_not_removed(stub: Stub, shell: Shell, point: Point) -> None:
     begun(point, Status("running"))
     record(point)
     stub("squeue", "echo '7|RUNNING|None'")
