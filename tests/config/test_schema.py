@@ -71,7 +71,7 @@ SAME_WEIGHTS = [
     *("eval.lengths=[512]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
     *("runtime.device=cpu", "runtime.micro_batch=1", "train.checkpoint_every=7"),
     "+scheme.variants.mine={ntk:{factor:2.0}}",
-    *("train.scheme_lr_ratio=1.0", "model.norm=layer"),  # as the scheme's own, and by default
+    "train.scheme_lr_ratio=1.0",  # as the scheme's own
 ]
 OTHER_WEIGHTS = [
     *("train.lr=1e-3", "train.precision=bf16", "model=small", "model.init_std=0.1"),
