@@ -19,8 +19,6 @@ from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 
-pytestmark = pytest.mark.xdist_group("decoding")
-
 
 def written(
     model: Transformer,

@@ -263,8 +263,8 @@ def test_a_run_that_is_done_is_printed_and_listed(shell: Shell, run_id: str) -> 
     assert "| rope" in ran.out
     assert ran.out.endswith(f"run: runs/{run_id}\n")
     line = shell.run("list", "runs").out.splitlines()[1]
-    run_id, state, steps, tokens, at_t, longest, _ = line.split("\t")
-    assert (run_id, state, steps, tokens) == (run_id, "done", "8/8", "1,024")
+    name, state, steps, tokens, at_t, longest, _ = line.split("\t")
+    assert (name, state, steps, tokens) == (run_id, "done", "8/8", "1,024")
     assert at_t.endswith(" at 16")
     assert longest.endswith(" at 64")
 

@@ -6,7 +6,9 @@ import re
 import shlex
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +16,7 @@ from commands import Shell, here
 from small import SMALL, valid
 
 from lengthgen.config import compose
-from lengthgen.config.schema import from_overrides, overrides_of
+from lengthgen.config.schema import Train, from_overrides, overrides_of
 from lengthgen.runs import directory, status
 
 QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
@@ -39,33 +41,40 @@ def rows(text: str) -> list[list[str]]:
     return [line.split("\t") for line in text.splitlines()]
 
 
+def job(*words: str) -> dict[str, Any]:
+    """Returns the configuration of the run that a command would train."""
+    ran = here("train", *words, "--cfg", "job")
+    assert ran.code == 0, ran.err
+    return yaml.safe_load(ran.out)
+
+
 def test_a_run_changed_is_the_run_of_all_the_words(shell: Shell, run: Path) -> None:
     original = ["scheme=alibi", *QUICK, "train.lr=2e-3"]
     for changes in ("seed=2", "scheme=rope train.length=8", "~scheme.parts.alibi"):
         typed = [*changes.split(), "--cfg", "job"]
         got = shell.run("train", "--from", run.name, *typed)
         assert got.out == shell.run("train", *original, *typed).out != ""
-    ran = shell.run(
-        "train", "--from", run.name, "train=gpu", "corpus=stdlib", "train.steps=2", "--cfg", "job"
-    )
-    gpu = yaml.safe_load(ran.out)
-    assert gpu["train"]["tokens"] == 2 * gpu["train"]["batch_tokens"]
-    assert (gpu["runtime"]["device"], gpu["corpus"]["name"]) == ("cuda", "stdlib")
-    assert gpu["runtime"]["root"] == str(run.parent)
-    longer = yaml.safe_load(
-        shell.run("train", "--from", run.name, "train.steps=3", "--cfg", "job").out
-    )
-    assert longer["train"]["tokens"] == 3 * longer["train"]["batch_tokens"]
-    of_files = ("corpus=files", "corpus.path=texts")  # which a choice leaves open
-    ran = shell.run("train", "--from", run.name, *of_files, "--cfg", "job")
-    assert yaml.safe_load(ran.out)["corpus"]["path"] == str(Path("texts").absolute())
     assert shell.run("train", "--from", str(run), "seed=2").code == 0
     assert len(list(Path("runs").glob("alibi-tiny-synthetic-s2-*"))) == 1
-    of_task = ["task=copy", "model=small", "--cfg", "job"]
-    got = yaml.safe_load(shell.run("train", "--from", run.name, *of_task).out)
-    alone = yaml.safe_load(shell.run("train", "scheme=alibi", *of_task).out)
+
+
+def test_a_budget_of_steps_that_a_run_is_changed_to_is_of_its_new_batches(run: Path) -> None:
+    for steps, words in ((2, ["train=gpu"]), (3, [])):
+        train = job("--from", run.name, *words, f"train.steps={steps}")["train"]
+        assert train["tokens"] == steps * train["batch_tokens"]
+
+
+def test_a_choice_that_a_run_is_changed_to_brings_all_its_values(run: Path) -> None:
+    changed = partial(job, "--from", run.name)
+    gpu = changed("train=gpu", "corpus=stdlib")
+    assert (gpu["runtime"]["device"], gpu["corpus"]["name"]) == ("cuda", "stdlib")
+    assert gpu["runtime"]["root"] == str(run.parent)
+    of_files = changed("corpus=files", "corpus.path=texts")  # which the choice leaves open
+    assert of_files["corpus"]["path"] == str(Path("texts").absolute())
+    got, alone = (of("task=copy", "model=small") for of in (changed, partial(job, "scheme=alibi")))
     assert got["corpus"] == alone["corpus"]
-    assert [got["train"][key] == alone["train"][key] for key in ("length", "tokens")] == [True] * 2
+    for key in ("length", "tokens"):
+        assert got["train"][key] == alone["train"][key]
 
 
 def test_runs_are_chosen_by_their_values_and_shown_as_json(shell: Shell, run: Path) -> None:
@@ -160,6 +169,22 @@ def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, 
     assert {path: path.stat().st_size for path in run.rglob("*")} == before
 
 
+def test_a_run_that_is_damaged_hides_no_other_and_can_be_removed(shell: Shell, run: Path) -> None:
+    shell.run("train", "--from", run.name, "seed=2")
+    (run / "config.yaml").write_text("{")
+    states = {row[0]: row[1] for row in rows(shell.run("list", "runs").out)[1:]}
+    assert states.pop(run.name) == "unreadable"
+    assert [*states.values()] == ["done"]
+    assert shell.run("rm", run.name, "--yes").code == 0
+    assert [path.name for path in directory.run_dirs(run.parent)] == [*states]
+
+
+def test_a_run_that_is_not_measured_is_shown_without_a_curve(shell: Shell, run: Path) -> None:
+    (run / "eval.jsonl").unlink()
+    ran = shell.run("show", run.name)
+    assert (ran.code, "\nno curve: no run to show in " in ran.out) == (0, True)
+
+
 def test_a_run_that_is_named_twice_is_removed_once(shell: Shell, run: Path) -> None:
     assert shell.run("rm", run.name, f"runs/{run.name}", str(run), "--yes").code == 0
     assert not run.exists()
@@ -193,42 +218,44 @@ def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) ->
     assert directory.run_dirs(run.parent) == [run]
 
 
-def test_defaults_of_the_users_own_are_below_what_a_command_says(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def config(*words: str) -> str:
-        ran = shell.run("train", *words, "train.precision=fp32", "--cfg", "job")
-        assert ran.code == 0, ran.err
-        return ran.out
-
-    plain = config("scheme=xpos", "train.lr=1e-3", "runtime.root=r", "runtime.wandb=off")
+@pytest.fixture
+def defaults(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the user's own defaults, without a line yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    file = tmp_path / "lengthgen.yaml"
-    file.write_text("scheme: xpos\ntrain: {lr: 0.001}\nruntime: {root: r, wandb: off}\n")
-    assert config() == plain
-    assert config("scheme=rope", "train.lr=0.1") == config(
-        "runtime.root=r", "train.lr=0.1", "scheme=rope"
-    )
+    return tmp_path / "lengthgen.yaml"
+
+
+def test_defaults_of_the_users_own_are_said_and_below_what_a_command_says(defaults: Path) -> None:
+    changed, own = ["scheme=rope", "train.lr=0.1"], ["runtime.root=r", "runtime.wandb=off"]
+    plain, other = job("scheme=xpos", "train.lr=1e-3", *own), job(*changed, *own)
+    defaults.write_text("scheme: xpos\ntrain: {lr: 0.001}\nruntime: {root: r, wandb: off}\n")
+    assert (job(), job(*changed)) == (plain, other)
+    given = "scheme=xpos train.lr=0.001 runtime.root=r runtime.wandb=false"
+    assert here("train", "--cfg", "job").err == f"defaults of {defaults}: {given}\n"
     words = ["scheme=glob(rop*)", "seed=1,2", "runtime.root=s"]
-    assert compose.user_overrides(words, config_dir=None) == [
-        "train.lr=0.001",
-        "runtime.wandb=false",
-    ]
-    said = shell.run("train", "--cfg", "job").err
-    assert (
-        said
-        == f"defaults of {file}: scheme=xpos train.lr=0.001 runtime.root=r runtime.wandb=false\n"
-    )
-    file.write_text("train: {tuned: none.yaml, scheme_lr_ratio: 4.0}\n")
-    got = from_overrides(["train.lr=0.5"], config_dir=None, plugins=[]).train
+    left = ["train.lr=0.001", "runtime.wandb=false"]
+    assert compose.user_overrides(words, config_dir=None) == left
+
+
+def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defaults: Path) -> None:
+    def train(words: str) -> Train:
+        return from_overrides(words.split(), config_dir=None, plugins=[]).train
+
+    defaults.write_text("train: {tuned: none.yaml, scheme_lr_ratio: 4.0}\n")
+    got = train("train.lr=0.5")
     assert (got.tuned, got.lr, got.scheme_lr_ratio) == (None, 0.5, 4.0)
-    file.write_text("train: {lr: 0.5, scheme_lr_ratio: 4.0}\n")
+    defaults.write_text("train: {lr: 0.5, scheme_lr_ratio: 4.0}\n")
     assert compose.user_overrides(["train.tuned=none.yaml"], config_dir=None) == []
-    for words, decided in (("train=gpu", "train.lr"), ("experiment=leaderboard", "train.tokens")):
-        file.write_text("train: {lr: 0.5, tokens: 7}\n")
-        got = from_overrides(words.split(), config_dir=None, plugins=[]).train
-        assert {"train.lr": got.lr != 0.5, "train.tokens": got.tokens != 7}[decided]
-    file.write_text("train: {lrr: 1}\n")
-    assert f"{file}: train.lrr: unknown key; did you mean train.lr?" in shell.refused("train")
-    file.write_text("runtime: {root: elsewhere}\n")
+    defaults.write_text("train: {lr: 0.5, tokens: 7}\n")
+    assert train("train=gpu").lr != 0.5
+    assert train("experiment=leaderboard").tokens != 7
+
+
+def test_a_mistake_in_defaults_is_named_with_its_file(shell: Shell, defaults: Path) -> None:
+    defaults.write_text("train: {lrr: 1}\n")
+    assert f"{defaults}: train.lrr: unknown key; did you mean train.lr?" in shell.refused("train")
+
+
+def test_runs_are_looked_for_where_defaults_say(shell: Shell, defaults: Path) -> None:
+    defaults.write_text("runtime: {root: elsewhere}\n")
     assert "no runs in elsewhere yet" in shell.run("list", "runs").err

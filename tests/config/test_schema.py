@@ -76,7 +76,10 @@ SAME_WEIGHTS = [
 OTHER_WEIGHTS = [
     *("train.lr=1e-3", "train.precision=bf16", "model=small", "model.init_std=0.1"),
     *("corpus=stdlib", "corpus.held_out=tuning", "scheme.parts.rope.base=500000"),
-    *("scheme.layers=[[rope],[]]", "train.scheme_lr_ratio=2.0"),
+    *("scheme.layers=[[rope],[]]", "train.scheme_lr_ratio=2.0", "model.norm=rms"),
+    *("model.mlp=swiglu", "model.n_kv_heads=2", "model.tied_head=false", "model.mlp=gelu_tanh"),
+    *("model.biases=[norm,qkv,attention_out,mlp]", "model.parallel_residual=true"),
+    *("model.embedding_norm=true", "model.vocab_size=99", "model.d_head=6", "model.qk_norm=true"),
 ]
 BASE = "train.precision=fp32"
 

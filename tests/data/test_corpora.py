@@ -21,7 +21,12 @@ from small_corpora import TEXTS, files, load, shipped, synthetic, write
 from lengthgen.config import schema
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.tokenizer import finds_words_as_gpt2, pieces, read_tokenizer
+from lengthgen.data.tokenizer import (
+    finds_words_as_gpt2,
+    pieces,
+    read_tokenizer,
+    train_tokenizer,
+)
 from lengthgen.errors import UserError
 
 CLIENT = """
@@ -175,16 +180,19 @@ def test_a_signal_is_answered_while_tokenizers_work(tmp_path: Path, text: str, b
     if text == "words":
         letters[rng.integers(len(letters), size=len(letters) // 10)] = ord(" ")
     (tmp_path / "text.txt").write_bytes(letters.tobytes())
-    size = 50_000 if text == "words" else 257
-    cache = tmp_path / "cache"
-    process = elsewhere(files(tmp_path / "text.txt", vocab_size=size), cache)
+    cache, tokenizer = tmp_path / "cache", "bpe"
+    if begun == "tokenising":
+        tokenizer = str(tmp_path / "given.json")
+        train_tokenizer(["text"], vocab_size=257, say=print).save(tokenizer)
+    corpus = files(tmp_path / "text.txt", vocab_size=50_000, tokenizer=tokenizer)
+    process = elsewhere(corpus, cache)
     wanted = "validation.text" if begun == "training" else "train.bin"
     while not [*cache.glob(f".*/{wanted}")]:
         assert process.poll() is None
         time.sleep(0.05)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=2)
+    process.communicate(timeout=4)
     assert process.returncode == 130
     assert folders(cache) == []
 

@@ -1,14 +1,11 @@
 """The Hub: a stub of it on this machine, and a local folder in its layout, read by its client."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import ROOT
+from commands import run
 from small import refusal, valid
 from small_corpora import read_all, write
 
@@ -113,20 +110,13 @@ def test_the_hub_is_read_by_its_names_and_from_the_cache_where_it_does_not_answe
     repository: Path, tmp_path: Path
 ) -> None:
     train_tokenizer([TEXT], vocab_size=300, say=print).save(str(tmp_path / "tokenizer.json"))
-    path = f"{ROOT}{os.pathsep}{ROOT / 'tests/support'}"
-    ran = subprocess.run(
-        [sys.executable, "-c", CLIENT, tmp_path, repository, tmp_path],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
-    online, no_dataset, no_tokenizer, cached, offline = json.loads(ran.stdout)
+    ran = run("-c", CLIENT, tmp_path, repository, tmp_path)
+    assert ran.code == 0, ran.err
+    online, no_dataset, no_tokenizer, cached, offline = json.loads(ran.out)
     for said in (online, cached):
         assert "\nvalidation\t2\t" in said
         assert "/runs/.cache/tiny_1-" in said
     assert "'o/tiny-2' doesn't exist on the Hub" in no_dataset
     assert "byte is no file, and the Hub has no tokenizer.json of that name" in no_tokenizer
     assert "corpus.repo: o/tiny-2 is not cached here, and http://127.0.0.1:" in offline
-    assert "Retrying" not in ran.stderr
+    assert "Retrying" not in ran.err

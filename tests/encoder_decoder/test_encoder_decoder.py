@@ -284,6 +284,8 @@ def test_a_masked_token_is_scored_given_text_around_and_earlier_ones(planned: Pl
         ("scheme=fire", "scheme.parts.fire: not defined in an encoder, whose queries see "),
         ("scheme=alibi eval.variants=[interpolate]", "eval.variants.interpolate.alibi: not defi"),
         ("scheme=t5 scheme.parts.t5.num_buckets=7", "scheme.parts.t5: num_buckets=7 must be even"),
+        ("scheme=alibi model.n_heads=1 +scheme.parts.alibi.sides=split",
+         "scheme.parts.alibi: sides=split needs an even model.n_heads, not 1"),
         ("model.parallel_residual=true", "model.parallel_residual=true: model.arch=encoder_dec"),
         ("runtime.compile=true", "runtime.compile=true: model.arch=encoder_decoder lacks it"),
         ("runtime.activation_checkpointing=true model.arch=encoder", "runtime.activation_check"),
@@ -293,7 +295,7 @@ def test_a_masked_token_is_scored_given_text_around_and_earlier_ones(planned: Pl
         ("text model.arch=decoder eval.protocols=[spans]", "eval.protocols: spans scores masked"),
         ("text eval.lengths=[3,32]", "eval.lengths: 3 is shorter than the 4 targets that a window"),
     ],
-)
+)  # fmt: skip
 def test_what_a_model_with_an_encoder_cannot_be_is_one_line(words: str, said: str) -> None:
     of_text = words.startswith("text ")
     words = f"{TEXT} {words.removeprefix('text ')}" if of_text else words

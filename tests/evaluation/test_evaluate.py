@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frames import points_of
 from small import refusal, small_config
 from trained import ALONE, QUIET, save_model, with_eval
 
@@ -22,6 +21,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation import plan as plans
+from lengthgen.evaluation.rows import loss
 from lengthgen.files import read_rows, write_rows
 from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
@@ -135,14 +135,13 @@ def test_variants_score_the_same_weights_and_agree_within_t(run: tuple[Config, P
 
 def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]) -> None:
     config, run_dir = run
-    losses: list[float] = []
+    losses: set[float | None] = set()
     for beyond in ("clamp", "wrap"):
         variants = {"mine": {"learned_absolute": {"beyond": beyond}}}
         redefined = with_eval(config.model_copy(update={"variants": variants}), variants=["mine"])
         rows = evaluator.evaluate(redefined, run_dir, ranks=ALONE, show=QUIET)
-        losses += [p.loss for p in points_of(rows) if (p.variant, p.length) == ("mine", 64)]
-    assert len(losses) == 2
-    assert losses[0] != losses[1]
+        losses.add(loss([row for row in rows if (row["variant"], row["length"]) == ("mine", 64)]))
+    assert len(losses - {None}) == 2
 
 
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
@@ -173,8 +172,7 @@ def test_a_loss_that_is_not_finite_is_named_kept_and_shown_as_infinite(
     rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=show)
     assert f"tail 16: the loss is {kind} in {n} of 2 documents\n" in screen.getvalue()
     assert [row["nats"] for row in rows].count(None) == n
-    [point] = [p for p in points_of(rows) if p.length == 16]
-    assert point.ppl == math.inf
+    assert loss([row for row in rows if row["length"] == 16]) == math.inf
     assert "inf" in report.terminal([run_dir])
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from frames import points_of
 from hypothesis import given
 from hypothesis import strategies as st
 from small import small_config
@@ -21,6 +20,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span
 from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.protocols import PROTOCOLS
+from lengthgen.evaluation.rows import loss as loss_of
 from lengthgen.evaluation.scored_text import Cell, Plan
 from lengthgen.evaluation.scoring import shared
 from lengthgen.model.build import create
@@ -54,7 +54,6 @@ class Measured(NamedTuple):
 
     config: Config
     rows: Mapping[tuple[str, int], list[dict[str, Any]]]  # by protocol and length
-    points: Mapping[tuple[str, int], Any]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +80,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in every:
         rows.setdefault((row["protocol"], row["length"]), []).append(row)
-    points = {(point.protocol, point.length): point for point in points_of(every)}
-    return Measured(config, rows, points)
+    return Measured(config, rows)
 
 
 def corpus_of(config: Config) -> TokenizedCorpus:
@@ -111,9 +109,9 @@ SCORED = {
 def test_every_protocol_gives_the_number_that_one_computes_by_hand(
     measured: Measured, protocol: str, length: int
 ) -> None:
-    point, scored = measured.points[protocol, length], SCORED[protocol, length]
-    assert point.n_tokens == len(scored)
-    assert point.loss == pytest.approx(mean_nats(scored), rel=1e-4)
+    rows, scored = measured.rows[protocol, length], SCORED[protocol, length]
+    assert sum(row["n_tokens"] for row in rows) == len(scored)
+    assert loss_of(rows) == pytest.approx(mean_nats(scored), rel=1e-4)
 
 
 def test_frequencies_bytes_and_losses_by_position_of_the_scored_tokens(measured: Measured) -> None:
@@ -132,14 +130,13 @@ def test_a_mean_over_windows_weighs_short_windows_like_long_ones(measured: Measu
     windows = protocols.named("yarn").windows(32, places_of(depth=80, longest=32))
     assert [s.scored for s in windows] == 2 * [32, 32, 16]
     [row] = measured.rows["yarn", 32]
-    [point] = points_of([{**row, "n_windows": 2, "window_nats": 3.0}])
-    assert point.loss == 1.5
+    assert row["window_nats"] / row["n_windows"] == pytest.approx(mean_nats(range(96)), rel=1e-4)
 
 
 def test_without_far_text_or_another_document_the_reason_is_said(measured: Measured) -> None:
-    skipped = measured.points["swap", 32]
-    assert math.isnan(skipped.loss)
-    assert skipped.skipped == "there is one document only, and none to swap text with"
+    [skipped] = measured.rows["swap", 32]
+    assert loss_of([skipped]) is None
+    assert skipped["skipped"] == "there is one document only, and none to swap text with"
     lengths = {length for protocol, length in measured.rows if protocol in ("swap", "shuffle")}
     assert lengths == {32, 96}  # text within T is never altered
     config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")

@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from commands import here
 from safetensors.torch import load_file, save_file
-from small import SMALL, close
+from small import SMALL, close, refusal
 from small_corpora import write
 from torch import Tensor
 from trained import rows_of
@@ -369,7 +369,14 @@ def test_a_corpus_that_cannot_be_read_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_wrong_arguments_are_one_line(good: Path) -> None:
+def test_a_trained_length_that_is_wrong_or_missing_is_one_line(save: Callable[..., Path]) -> None:
+    said = refusal(run_of, save(their_model("gpt2")), length=16)
+    assert said.endswith("--length=16: this model has 32 learned positions; drop it")
+    said = refusal(run_of, save(their_model("bloom without a length")))
+    assert said.endswith("config.json names no trained length; give --length")
+
+
+def test_wrong_arguments_are_one_line() -> None:
     assert "give one folder or name" in here("import").error
     assert "takes corpus, eval.* and runtime.* alone" in here("import", "x", "seed=2").error
     assert "is no folder with a config.json" in here("import", "nowhere").error

@@ -20,6 +20,7 @@ from commands import (
 )
 from safetensors.torch import load_file
 from small import SMALL
+from trained import newest_checkpoint
 
 from lengthgen.runs import status
 
@@ -71,16 +72,11 @@ def cut_train_rows(run_dir: Path) -> None:
     path = run_dir / "train.jsonl"
     os.truncate(path, path.stat().st_size - 40)
     (run_dir / "DONE").unlink()
-    shutil.rmtree(max(run_dir.glob("checkpoints/step-*")))
-
-
-def cut_eval_rows(run_dir: Path) -> None:
-    path = run_dir / "eval.jsonl"
-    os.truncate(path, path.stat().st_size // 2)
+    shutil.rmtree(newest_checkpoint(run_dir))
 
 
 HARMS: list[Callable[[Path], object]] = [
-    *(cut_train_rows, cut_eval_rows),
+    cut_train_rows,
     lambda run_dir: (run_dir / "status.json").write_text("{"),
     lambda run_dir: (run_dir / "config.yaml").unlink(),
 ]
@@ -94,6 +90,15 @@ def test_the_same_command_repairs_what_a_crash_may_leave(
     ran = here(*train_words(trained, "scheme=rope"))
     assert ran.code == 0, ran.err
     assert result(trained) == result(undisturbed)
+
+
+def test_a_run_whose_last_checkpoint_is_lost_is_not_measured_by_the_one_before(
+    trained: Path,
+) -> None:
+    run_dir = one_run(trained)
+    shutil.rmtree(newest_checkpoint(run_dir))
+    said = here("eval", str(run_dir), "--lengths", "24").error
+    assert "the checkpoint of step 8 is lost" in said
 
 
 @pytest.mark.parametrize(
@@ -166,7 +171,7 @@ def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(tmp_pa
     run_dir = one_run(tmp_path)
     state = status.read_status(run_dir, run=run_dir.name)
     assert (state.state, state.reason) == ("diverged", said)
-    weights = load_file(max(run_dir.glob("checkpoints/step-*")) / "model.safetensors")
+    weights = load_file(newest_checkpoint(run_dir) / "model.safetensors")
     assert all(weight.isfinite().all() for weight in weights.values())
     assert here(*words).error == said
 

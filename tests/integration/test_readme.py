@@ -71,7 +71,6 @@ SMALLER = {  # than the pages say: one process, points that are done or one sche
     "scheme=my_bias seed=1,2,3": "scheme=my_bias seed=1",
     "task=copy,sort scheme=nope,rope": "task=addition scheme=nope",
     "books/*.parquet, ": "",  # which are the reader's own
-    "bench rope alibi cope": "bench nope --rounds 1 --lengths 16",  # a process each
     "alibi-tiny-python-s1": "alibi-tiny-synthetic-s1",
     "rope-tiny-python-s1": "rope-tiny-synthetic-s1",
     "train.length=2048 train.tokens=2457600 train.batch_tokens=8192": "train.length=32",
@@ -90,7 +89,7 @@ def made_small(line: str) -> list[str]:
     for written, smaller in SMALLER.items():
         line = line.replace(written, smaller)
     words = shlex.split(line)
-    if not {"train", "bench", "sweep", "tune"} & set(words):
+    if not {"train", "sweep", "tune"} & set(words):
         return words
     given = {word.split("=")[0] for word in words}
     small = [word for word in SMALL if word.split("=")[0] not in given]

@@ -18,7 +18,6 @@ from lengthgen.schemes.remap import StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
 
 SHAPE = dims(n_heads=4, train_length=16)
-NO_PARTS = layer_of()
 
 
 class LearnedBias(Part):

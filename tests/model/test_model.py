@@ -52,15 +52,6 @@ def test_blocks_with_options_have_gradients_and_are_cached(options: list[str]) -
     assert cache.logits_BV.shape[1] == max(VOCAB, config.model.vocab_size or 0)
 
 
-@pytest.mark.slow
-def test_an_option_at_its_default_leaves_the_run_id_as_it_is_and_others_change_it() -> None:
-    plain = small_config()
-    assert "norm" not in plain.model.model_dump(exclude_defaults=True)
-    assert small_config("model.norm=layer").run_id == plain.run_id
-    ids = {small_config(option).run_id for option in (*LLAMA, *OTHER)}
-    assert len(ids | {plain.run_id}) == 1 + len({*LLAMA, *OTHER})
-
-
 def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone() -> None:
     config = small_config("scheme=learned_absolute")
     before = torch.random.get_rng_state()

@@ -96,6 +96,7 @@ BEFORE = {  # what a configuration has beside rope, and what is said of it befor
     "+variants.mine={longrope:{factor:null,lambdas:[1,2]}} eval.variants=[mine]": (
         r"longrope\.lambdas: 2 numbers"
     ),
+    "+scheme.parts.abacus={rows:64,shift:5}": r"parts\.abacus: needs to know which characters",
     "+scheme.parts.p_rope={share:0.001}": r"p_rope\.share=0\.001 .* keeps none",
     "+scheme.parts.mine={}": r"parts\.mine: AttributeError",
 }

@@ -1,12 +1,13 @@
 """intervals: variance components and joint comparisons, against plain loops and truth."""
 
 import math
-from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 import pytest
+from simulate_statistics import drawn_table, effects
 
-from lengthgen.report.intervals import Comparison, Floats, as_share, compare, gap, ratio, student
+from lengthgen.report.intervals import as_share, compare, gap, ratio, student
 
 Rng = np.random.Generator
 
@@ -16,20 +17,9 @@ def rng() -> Rng:
     return np.random.default_rng(7)
 
 
-def effects(rng: Rng, R: int, D: int, *, heavy: bool, **sd: float) -> Floats:
-    """Sums of one target a document: an effect of each seed, each document and each cell.
-
-    Standard deviations are 0 unless given; heavy documents have Student's t with 3 degrees.
-    """
-    document_D = rng.standard_t(3, D) / math.sqrt(3) if heavy else rng.normal(size=D)
-    seed_R, both_RD = rng.normal(size=(R, 1)), rng.normal(size=(R, D))
-    parts = {"seed": seed_R, "document": document_D[None], "both": both_RD}
-    return sum((sd[name] * parts[name] for name in sd), np.zeros((R, D)))
-
-
 @pytest.mark.parametrize(("R", "D"), [(2, 5), (3, 4), (5, 9)])
 def test_the_interval_is_that_of_an_analysis_of_variance(rng: Rng, R: int, D: int) -> None:
-    x = effects(rng, R, D, heavy=False, seed=0.3, document=1.0, both=0.5).tolist()
+    x = effects(rng, "normal", R, D, seed=0.3, document=1.0).tolist()
     mean = sum(map(sum, x)) / (R * D)
     of_seed = [sum(row) / D for row in x]
     of_document = [sum(row[d] for row in x) / R for d in range(D)]
@@ -61,29 +51,29 @@ def test_with_one_seed_the_variance_is_that_of_the_ratio_of_sums(rng: Rng) -> No
 
 
 @pytest.mark.parametrize(
-    ("R", "seed", "heavy", "uneven"),
+    ("R", "seed", "shape", "uneven"),
     [
-        (1, 0.0, True, False),
-        (2, 1.0, False, False),
-        (2, 0.2, True, True),
-        (3, 0.5, False, False),
-        (5, 0.2, True, False),
+        (1, 0.0, "heavy", False),
+        (2, 1.0, "normal", False),
+        (2, 0.2, "heavy", True),
+        (3, 0.5, "normal", False),
+        (5, 0.2, "heavy", False),
     ],
 )
 def test_an_interval_covers_the_truth_in_95_percent_or_a_little_more(
-    rng: Rng, R: int, seed: float, heavy: bool, uneven: bool
+    rng: Rng, R: int, seed: float, shape: str, uneven: bool
 ) -> None:
     """800 trials: a standard error of 0.8%. Documents 1, so a seed of 0.2 weighs as much."""
-    sd, hits = {"seed": seed, "document": 1.0, "both": 0.5}, 0
+    hits = 0
     for _ in range(800):
         counts_D = rng.integers(1, 5, 32).astype(float) if uneven else np.ones(32)
-        found = ratio(effects(rng, R, 32, heavy=heavy, **sd) * counts_D, counts_D)
+        found = ratio(effects(rng, shape, R, 32, seed=seed, document=1.0) * counts_D, counts_D)
         hits += found.low <= 0 <= found.high
     assert 0.93 < hits / 800 < 0.995
 
 
 def test_a_gap_is_paired_by_seed_and_document(rng: Rng) -> None:
-    shared = effects(rng, 3, 20, heavy=False, seed=1.0, document=1.0)
+    shared = effects(rng, "normal", 3, 20, seed=1.0, document=1.0)
     found = gap(shared + 0.5, shared, np.ones(20))
     assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
     assert found.seeds == pytest.approx((0.5, 0.5, 0.5))
@@ -121,35 +111,31 @@ def test_a_share_of_right_answers_has_an_interval_where_all_are_right(rng: Rng) 
     assert 0.0 < half.low < half.value < half.high < 1.0
 
 
-def shared_error(
-    rng: np.random.Generator, k: int, R: int, *, heavy: bool, means: Sequence[float] = ()
-) -> Comparison:
-    """A comparison of k series on 32 documents, of which those without a mean are equal."""
-    document = rng.standard_t(3, (k, 1, 32)) if heavy else rng.normal(size=(k, 1, 32))
-    x = 0.2 * rng.normal(size=(k, R, 1)) + document + rng.normal(size=(k, R, 32))
-    x[: len(means)] += np.array(means)[:, None, None]
-    names = [f"{i:02}" for i in range(k)]
-    pairs = {(names[i], names[j]): gap(x[i], x[j], np.ones(32)) for j in range(k) for i in range(j)}
-    compared = compare({name: float(x[i].mean()) for i, name in enumerate(names)}, pairs)
-    assert compared is not None
-    return compared
-
-
 @pytest.mark.parametrize(
-    ("k", "R", "heavy", "n"), [(2, 2, False, 400), (6, 3, False, 120), (6, 2, True, 120)]
+    ("k", "R", "shape", "n"), [(2, 2, "normal", 400), (6, 3, "normal", 120), (6, 2, "heavy", 120)]
 )
-def test_equal_series_are_seldom_told_apart(k: int, R: int, heavy: bool, n: int) -> None:
+def test_equal_series_are_seldom_told_apart(k: int, R: int, shape: str, n: int) -> None:
     """Of n tables at most 5% and two standard errors; calling each pair alone does so in 20%."""
-    rng = np.random.default_rng(2)
-    wrong = sum(bool(shared_error(rng, k, R, heavy=heavy).different) for _ in range(n))
+    rng, wrong = np.random.default_rng(2), 0
+    for _ in range(n):
+        compared = compare(*drawn_table(rng, shape, R, [1.0] * k))
+        assert compared is not None
+        wrong += bool(compared.different)
     assert wrong <= 0.05 * n + 2 * math.sqrt(0.05 * 0.95 * n)
 
 
 def test_the_worse_are_told_apart_and_the_best_are_ties() -> None:
     """Two series are worse by much, and two are the best."""
-    rng, n, means = np.random.default_rng(3), 40, (9.0, 9.0, 0.0, 0.0)
-    found = [shared_error(rng, 4, 3, heavy=False, means=means) for _ in range(n)]
-    assert all(compared.best in ("02", "03") for compared in found)
-    assert all(compared.marks["00"] == compared.marks["01"] == "" for compared in found)
-    ties = sum({*compared.marks.values()} >= {"best", "tie"} for compared in found)
+    rng, n, ties = np.random.default_rng(3), 40, 0
+    for _ in range(n):
+        drawn = [
+            mean + effects(rng, "normal", 3, 32, seed=0.2, document=1.0) for mean in (9, 9, 0, 0)
+        ]
+        x = dict(zip("abcd", drawn, strict=True))
+        pairs = {(a, b): gap(x[a], x[b], np.ones(32)) for a, b in combinations(x, 2)}
+        compared = compare({name: float(of.mean()) for name, of in x.items()}, pairs)
+        assert compared is not None
+        assert compared.best in ("c", "d")
+        assert compared.marks["a"] == compared.marks["b"] == ""
+        ties += {*compared.marks.values()} >= {"best", "tie"}
     assert ties >= 0.9 * n

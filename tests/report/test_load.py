@@ -146,6 +146,16 @@ def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
         loaded(tmp_path)
 
 
+def test_a_folder_of_an_older_format_is_named_and_hides_no_run(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", losses=LOSSES)
+    save(loaded(path)[0].assign(run="older"), tmp_path / "study")
+    kept = pd.read_parquet(tmp_path / "study" / ROWS).drop(columns="chance")
+    kept.to_parquet(tmp_path / "study" / ROWS)
+    rows, (line,) = loaded(path, tmp_path / "study")
+    assert f"{ROWS} lacks the column chance; report its runs again" in line
+    assert set(rows["run"]) == {path.name}
+
+
 def test_a_bit_that_flips_in_the_saved_rows_changes_no_number(tmp_path: Path) -> None:
     before, _ = loaded(write_run(tmp_path, losses=LOSSES))
     save(before, tmp_path)

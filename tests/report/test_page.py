@@ -15,7 +15,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from frames import CONFIG, frame
+from commands import Shell
+from frames import CONFIG, frame, write_run
 from small import refusal
 
 from lengthgen.report import load, report, tables
@@ -60,8 +61,8 @@ class Elements(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def written(rows: pd.DataFrame, out: Path, **options: Any) -> dict[str, bytes]:
-    report.write(rows, report.sections(rows), out, **options)
+def written(rows: pd.DataFrame, out: Path) -> dict[str, bytes]:
+    report.write(rows, report.sections(rows), out)
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
@@ -78,6 +79,17 @@ def test_a_folder_of_a_report_gives_its_bytes_again(tmp_path: Path) -> None:
         *("rows.parquet", "manifest.json"),
     }
     assert {name for name in first if again[name] != first[name]} == set()
+
+
+def test_a_folder_that_is_reported_again_keeps_its_bytes_its_manifest_too(
+    shell: Shell, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "runs", losses={256: 3.0, 512: 2.9, 1024: 3.1})
+    assert shell.run("report", "--out", "rep").code == 0
+    before = {path.name: path.read_bytes() for path in Path("rep").iterdir()}
+    assert shell.run("report", "rep").code == 0
+    assert {path.name: path.read_bytes() for path in Path("rep").iterdir()} == before
+    assert shell.refused("report", "rep", "seed=1").endswith("need --out DIR")
 
 
 def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
@@ -117,7 +129,7 @@ def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     assert "{{ 7 * 7 }}" in page
 
 
-def test_each_text_has_a_section_and_figures_of_its_own(tmp_path: Path) -> None:
+def test_each_text_has_a_section_and_figures_of_its_own() -> None:
     rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="prose")])
     made = report.sections(rows)
     assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]
@@ -144,12 +156,13 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
         (["scheme=rpoe"], "scheme=rpoe: no run here has this value; did you mean rope?"),
         (["train.lrr=1"], "train.lrr: no run here has this key; did you mean train.lr?"),
         (["scheme=rope", "train.lr=3e-3", "seed=9"], "seed=9: no run here has this value"),
+        (["scheme=rope", "seed=3"], "no run here has all of scheme=rope seed=3; name fewer"),
     ],
 )
 def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
     conditions: list[str], said: str
 ) -> None:
-    rows = rows_of()
+    rows = pd.concat([rows_of(), rows_of(["cope"], seeds=[3])])
     assert set(report.matching(rows, ["scheme=rope", "seed=2"])["run"]) == {"rope-s2"}
     assert said in refusal(report.matching, rows, conditions)
 

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -72,18 +71,18 @@ def test_the_status_of_another_run_is_none(tmp_path: Path) -> None:
         status.final_weights(tmp_path, run="rope")
 
 
-def test_those_who_look_at_a_run_never_see_each_other_and_stop_no_start(tmp_path: Path) -> None:
+def test_those_who_look_at_a_run_never_see_each_other_and_stop_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with status.run_lock(tmp_path, "train"):
         pass
     with ThreadPoolExecutor(4) as pool:
         assert not any(pool.map(status.is_running, [tmp_path] * 1000))
     file = (tmp_path / ".train.lock").open("rb")
     fcntl.flock(file, fcntl.LOCK_SH)  # as status.is_running does
-    moment = threading.Timer(0.3, file.close)
-    moment.start()
+    monkeypatch.setattr("time.sleep", lambda seconds=0.0: file.close())  # meanwhile
     with status.run_lock(tmp_path, "train"):
         assert file.closed
-    moment.join()
 
 
 def test_a_file_system_without_locks_works_and_is_named(

@@ -91,8 +91,11 @@ def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> No
         ("scheme=transformer_xl_recurrent eval.variants=[logn]", r"in segments, and logn needs"),
         ("scheme.layers=[[rop]]", r"scheme\.layers: rop is not a part .* did you mean rope\?"),
         ("scheme.layers=[]", r"scheme\.layers: an empty list"),
+        ("+variants.mine={kerple:{share_layers:true}} eval.variants=[mine]",
+         r"eval\.variants\.mine: a variant is training-free, .* the parameter parts\.kerple\.r1;"),
+        ("train.tokens=0", r"train\.tokens=0: nothing would be trained"),
     ],
-)
+)  # fmt: skip
 def test_a_scheme_that_cannot_be_honoured_is_refused(words: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         small_config(*words.split())

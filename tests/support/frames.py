@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from lengthgen.config import schema
 from lengthgen.files import append_rows
 from lengthgen.report.load import typed
-from lengthgen.report.statistics import loss_of
 from lengthgen.runs import directory
 
 LENGTHS = (256, 512, 1024, 2048)
@@ -94,15 +92,3 @@ def write_run(
     if rows:
         append_rows(config.run_dir / "eval.jsonl", rows)
     return config.run_dir
-
-
-def points_of(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Returns loss, perplexity and tokens of each variant, protocol and length of eval.jsonl."""
-    table = typed(pd.DataFrame(rows))
-    nats, counts = loss_of(table)
-    table = table.assign(nats=nats.where(table["document"].notna()), counts=counts)
-    grouped = table.groupby(["variant", "protocol", "length"], dropna=False)
-    sums = pd.DataFrame(grouped[["nats", "counts", "n_tokens"]].sum())
-    sums["skipped"] = grouped["skipped"].first()
-    loss = sums["nats"] / sums["counts"]
-    return [*sums.assign(loss=loss, ppl=np.exp(loss)).reset_index().itertuples()]

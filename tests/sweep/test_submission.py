@@ -74,6 +74,14 @@ def test_a_job_in_the_queue_stands_as_slurm_says(
     assert pending([point], states_of([point])) == []
 
 
+def test_a_run_that_has_a_job_is_not_removed(stub: Stub, shell: Shell, point: Point) -> None:
+    begun(point, Status("running"))
+    record(point)
+    stub("squeue", "echo '7|RUNNING|None'")
+    assert shell.error_of("rm", str(point.run_dir), "--yes").endswith("scancel 7 ends it")
+    assert point.run_dir.exists()
+
+
 def test_a_queue_that_does_not_answer_is_one_line(
     stub: Stub, point: Point, monkeypatch: pytest.MonkeyPatch
 ) -> None:

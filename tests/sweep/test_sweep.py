@@ -172,9 +172,11 @@ def test_what_cannot_be_swept_searched_or_tuned_is_one_line(shell: Shell, words:
     assert REFUSED[words] in shell.error_of(command, *smaller(*given, usual=MEASURED_AT_T))
 
 
-def test_a_sweep_within_torchrun_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rank_cannot_do_is_refused(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     assert shell.refused("sweep", *SMALL).startswith("sweep: it starts torchrun itself")
+    for option in ("--gpus=2", "--force"):
+        assert "torchrun has started this process already" in shell.refused("train", *SMALL, option)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

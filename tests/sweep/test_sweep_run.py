@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -89,16 +88,18 @@ def test_a_dry_run_lists_points_and_seconds_of_a_step_and_trains_none(tmp_path: 
 @pytest.mark.slow
 def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(tmp_path: Path) -> None:
     words = ["scheme=rope", "seed=1,2", LONG, "--jobs", "1"]
-    known, started = descendants(os.getpid()), list[int]()
+    known, started, end = descendants(os.getpid()), list[int](), threading.Event()
 
     def interrupt() -> None:
-        while not list(tmp_path.glob("runs/*/checkpoints/step-*")):
-            time.sleep(0.02)
+        while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and not end.wait(0.02):
+            pass
         started.extend({*descendants(os.getpid())} - {*known})
-        os.kill(os.getpid(), signal.SIGINT)
+        if not end.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     ran = sweep(*words)
+    end.set()
     assert ran.code == 130
     assert ran.err.splitlines()[-1].startswith("stopped by SIGINT: 1 stopped, 1 new; rerun to")
     assert started

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from small import SMALL_TASK, refusal, small_model, valid
+from commands import here
+from small import SMALL_TASK, refusal, small_model, smaller, valid
 from trained import ALONE, QUIET, with_eval
 
 from lengthgen.config.schema import Config
@@ -34,9 +35,7 @@ FAST = ["train.batch_tokens=512", "train.lr=0.01"]
 
 
 def configured(*words: str) -> Config:
-    given = {word.partition("=")[0] for word in words}
-    small = [word for word in SMALL_TASK if word.partition("=")[0] not in given]
-    return valid([*small, *words])
+    return valid(smaller(*words, usual=SMALL_TASK))
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +255,8 @@ def test_an_encoder_decoder_is_decoded_and_a_result_may_be_right_behind_a_wrong_
     assert all(is_zero == is_right for is_zero, is_right, _ in outcomes)
     assert {(False, False, True), (False, False, False)} <= outcomes
     assert (True, True, False) not in outcomes
+    generated = here("generate", str(run.run_dir), "--prompt", "0110")
+    assert (generated.code, "ends in =" in generated.err) == (0, True)
+    assert "is of a task, and probes read text" in here("probe", str(run.run_dir)).error
+    out = str(tmp_path / "export")
+    assert "and export takes decoder alone" in here("export", str(run.run_dir), out).error

@@ -136,7 +136,7 @@ def test_a_finished_run_computes_what_was_lost_alone_bit_for_bit(
     assert_same_bits(run_dir, whole)
 
 
-def test_dropout_drops_its_share_in_training_alone(cache: Path) -> None:
+def test_dropout_drops_its_share_in_training_alone() -> None:
     model = create(small_config("model.dropout=0.3"), vocab_size=257)
     x_BTD = torch.ones(8, 16, 32)
     seed_dropout(model, seed=3, rows_B=torch.arange(8))
