@@ -40,7 +40,7 @@ TESTS = {
     "integration": 680,
     "model": 766,  # plugins that leak
     "probes": 525,  # variants
-    "report": 1280,  # 1335; reported again, an older format, flipped bits, figures of docs, the width
+    "report": 1280,  # 1335; reported again, an older format, flipped bits, figures of docs, width
     "runs": 760,  # 750; what was killed, memory, files that cannot be read
     "schemes": 2550,  # 2515; a learned scale, rows alone, draws in training, finite at 32T
     "support": 1155,  # 1180; a W&B, a Slurm and a Hub on this machine, statuses
