@@ -36,7 +36,7 @@ TESTS = {
     "data": 1255,  # odd files and paths, formats, a Hub on this machine
     "encoder_decoder": 310,
     "evaluation": 780,  # edited code
-    "hub": 764,  # 680; names of the Hub, trained lengths, exports, families, a Hub, corpora of imports
+    "hub": 764,  # 680; names of the Hub, trained lengths, exports, families, corpora of imports
     "integration": 680,
     "model": 766,  # plugins that leak
     "probes": 525,  # variants
