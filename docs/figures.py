@@ -285,12 +285,8 @@ FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"leaderboard": six_schemes, "training-loss": training_loss, "smollm2": smollm2},
     **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
     **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
-    **{
-        "books": books,
-        "position": position,
-        "second_bos": second_bos,
-        "accuracy-copy": accuracy("tasks", "copy"),
-    },
+    **{"books": books, "position": position, "second_bos": second_bos},
+    "accuracy-copy": accuracy("tasks", "copy"),
     "encoders-copy": accuracy("encoder_decoder", "copy"),
 }
 

@@ -117,13 +117,16 @@ def read_off(study: str, at: float, variant: str | None = None, layer: int = 3) 
     return statistics.fmean(np.interp(at, r["positions"], r["predicted"][layer]) for r in runs)
 
 
-def of_bos(probe: str) -> list[dict[str, Any]]:
-    return [r for r in read_rows(RESULTS / "second_bos" / "rows.jsonl") if r["probe"] == probe]
+@cache
+def of_bos(run: str, probe: str) -> list[dict[str, Any]]:
+    """Returns the rows of results/second_bos of the one run whose name begins so."""
+    kept = (r for r in read_rows(RESULTS / "second_bos" / "rows.jsonl") if r["probe"] == probe)
+    return [row for row in kept if row["run"].startswith(run)]
 
 
 def read_after_bos(run: str, at: float, text: str, layer: int) -> float:
     """Returns the position over T that is read off a layer where the true one is `at`."""
-    [row] = (r for r in of_bos("position_after_bos") if r["run"].startswith(run))
+    [row] = of_bos(run, "position_after_bos")
     return row[text][layer][int(16 * at)]
 
 
@@ -131,8 +134,8 @@ def bos(
     run: str, at: int, variant: str | None, text: str, since: Any = (1, None, "unchanged")
 ) -> Any:
     """Returns the loss at a multiple of T with a text of results/second_bos, minus that at T."""
-    kept = [r for r in of_bos("second_bos") if r["run"].startswith(run)]
-    found = {(r["length"] // r["train_length"], r["variant"]): r for r in kept}
+    rows = of_bos(run, "second_bos")
+    found = {(r["length"] // r["train_length"], r["variant"]): r for r in rows}
     a, b = (np.array([found[n, v][name]]) for n, v, name in ((at, variant, text), since))
     return gap(a, b, np.ones(a.shape[1]))
 
@@ -146,7 +149,7 @@ def second_bos(*runs: str) -> str:
         for name, what in texts.items():
             rises = (text(bos(run, 4, variant, name)).replace(" ", "&nbsp;") for run in runs)
             lines.append([sight, what, *rises])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def trained_apart(study: str, a: str, b: str, millions: int) -> float:
@@ -172,6 +175,10 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
         at_end, shown = gain(study, name, lengths[-1]), (ppl(study, name, n) for n in lengths)
         gained = text(at_end).replace(" ", "&nbsp;")
         lines += [[name, *map(text, shown), gained, verdict(at_end) if at_end else "-"]]
+    return markdown(lines)
+
+
+def markdown(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

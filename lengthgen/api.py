@@ -51,9 +51,7 @@ def train(
     if base is None:
         config = schema.from_overrides(words, **given)
     else:
-        root = compose.values([word for word in words if word.startswith("runtime.root=")])
-        run_dir = directory.find(str(base), compose.root_of(root))
-        config = schema.changed(pipeline.config_of(run_dir, {}), words, **given)
+        _, config = pipeline.changed_run(str(base), words, **given)
     return pipeline.train(pipeline.validate(config))
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen import schemes, tracking
+from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config.schema import Config, changed, from_plain, to_plain
 from lengthgen.data import sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
@@ -92,6 +93,16 @@ def config_of(
         section, _, name = key.partition(".")
         plain[section][name] = value
     return from_plain(plain, config_dir=config_dir)
+
+
+def changed_run(
+    base: str, overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> tuple[Path, Config]:
+    """Returns a run, by its name in the overrides' runtime.root, and what they make of it."""
+    roots = compose.values([word for word in overrides if word.startswith("runtime.root=")])
+    run_dir = directory.find(base, compose.root_of(roots))
+    config = config_of(run_dir, {})
+    return run_dir, changed(config, overrides, config_dir=config_dir, plugins=plugins)
 
 
 def configs_of(

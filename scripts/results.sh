@@ -57,7 +57,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
 fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
-more_tokens size train_1024 sinusoidal_scale second_bos tasks encoder_decoder smollm2 smollm2_python statistics"
+more_tokens size train_1024 sinusoidal_scale second_bos tasks encoder_decoder smollm2 \
+smollm2_python statistics"
 name=${1-}
 shift || true
 if [[ " $studies " != *" ${name:-none} "* ]]; then
@@ -338,7 +339,7 @@ second_bos() {
   after lengthgen probe runs/second_bos/* "${plugin[@]}" --probes second_bos \
     --variants window,window_sinks
   after lengthgen probe runs/second_bos/* "${plugin[@]}" --probes position_after_bos
-  mkdir -p results/second_bos
+  is_dry_run || mkdir -p results/second_bos
   is_dry_run || cat runs/second_bos/*/probes.jsonl >results/second_bos/rows.jsonl
 }
 

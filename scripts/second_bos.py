@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, numbers
-from lengthgen.probes.position import STRETCHES, fitted, hidden_states, samples
+from lengthgen.probes.position import HELD_OUT, STRETCHES, fitted, hidden_states, samples
 
 TARGETS = 64  # K, the last predictions of a window
 TEXTS = ("unchanged", "second_bos", "other_token")
@@ -57,7 +57,8 @@ class PositionAfterBos(Probe):
     """
 
     def rows(self, inputs: ProbeInputs) -> list[Row]:
-        T, held_out = inputs.train_length, {e.document for e in inputs.endpoints[3::4]}
+        T = inputs.train_length
+        held_out = {e.document for e in inputs.endpoints[HELD_OUT - 1 :: HELD_OUT]}
         x_NSD, y_S, _ = samples(inputs, held_out)
         predict = fitted(x_NSD, y_S, inputs)
         read_NBT = list[Tensor]()

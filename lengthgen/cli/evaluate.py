@@ -56,7 +56,7 @@ def evaluate_runs(
         run_dirs, changes, config_dir=config_dir, plugins=plugin or []
     )
     if Ranks.from_env().is_main:
-        lengths_of = [config.eval.lengths for config, _ in evaluated if "eval.lengths" in changes]
-        asked = sorted({length for lengths in lengths_of for length in lengths})
+        is_asked = "eval.lengths" in changes
+        asked = [n for config, _ in evaluated for n in config.eval.lengths if is_asked]
         measured = [row for _, rows in evaluated for row in rows]
         echo(report.terminal(run_dirs, measured, lengths=asked))

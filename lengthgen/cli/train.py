@@ -49,7 +49,7 @@ def train(
             raise UserError(f"{option}: torchrun has started this process already; drop {option}")
     if cfg not in (None, "job"):
         raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
-    from lengthgen.config import compose, schema
+    from lengthgen.config import schema
 
     overrides, files, options = overrides or [], plugin or [], list[str]()
     if base is None:
@@ -58,12 +58,10 @@ def train(
         from lengthgen import pipeline
     else:
         from lengthgen import pipeline
-        from lengthgen.runs import directory
 
-        roots = compose.values([w for w in overrides if w.startswith("runtime.root=")])
-        run_dir = directory.find(base, compose.root_of(roots))
-        config = pipeline.config_of(run_dir, {})
-        config = schema.changed(config, overrides, config_dir=config_dir, plugins=files)
+        run_dir, config = pipeline.changed_run(
+            base, overrides, config_dir=config_dir, plugins=files
+        )
         options = ["--from", str(run_dir)]
     config = pipeline.validate(config)
     if cfg is not None:

@@ -23,7 +23,8 @@ from lengthgen.files import Unreadable, read_bytes
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-NO_TEXT = ("null", "true", "false", "nan", "inf")  # unless quoted
+# What stays a text without quotes; not a number, nor a word of another meaning.
+PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE)
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -144,8 +145,10 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
             replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
     budgets = {"train.steps", "train.tokens"}  # one budget in two units
     rates, tuned = {"train.lr", "train.scheme_lr_ratio"}, {"train.tuned"}  # given, or in a file
-    replaced |= budgets if replaced & budgets else set()
-    return replaced | (rates if replaced & tuned else tuned if replaced & rates else set())
+    for given, same in ((budgets, budgets), (tuned, rates), (rates, tuned)):
+        if replaced & given:
+            replaced |= same
+    return replaced
 
 
 def root_of(changes: Mapping[str, Any]) -> Path:
@@ -338,12 +341,10 @@ def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, list | tuple):
         return f"[{','.join(_as_override(item) for item in cast('list[object]', value))}]"
-    value = str(value) if isinstance(value, Path) else value
-    is_plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./+-]*", value)
-    if isinstance(value, str) and (not is_plain or value.lower() in NO_TEXT):
+    if isinstance(value, str | Path) and not PLAIN.fullmatch(str(value)):
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        return QuotedString(text=value, quote=Quote.single).with_quotes()
+        return QuotedString(text=str(value), quote=Quote.single).with_quotes()
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 

@@ -64,11 +64,11 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
 
     Their short tables have these lengths. Raises UserError if nothing can be compared.
     """
-    is_text = rows["unit"].isna()
+    of_texts = rows[rows["unit"].isna()]
     try:
-        texts = select(rows[is_text])
+        texts = select(of_texts)
     except UserError:
-        if len(rows[is_text]) == len(rows):
+        if len(of_texts) == len(rows):
             raise
         texts = []  # and tasks alone are shown
     made = [

@@ -4,7 +4,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -73,9 +73,11 @@ def select(rows: pd.DataFrame) -> list[Selection]:
             selections.append(Selection(rows=kept, notes=notes, text=text))
         else:
             lost += notes
-    if lost and not selections:
+    if selections:
+        selections[0].notes.extend(lost)
+    elif lost:
         raise UserError(f"nothing can be compared: {'; '.join(lost)}")
-    return [replace(s, notes=[*s.notes, *lost * (s is selections[0])]) for s in selections]
+    return selections
 
 
 def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, list[str]]:
