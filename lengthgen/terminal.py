@@ -72,7 +72,10 @@ class Progress:
         self._console.print(visible(message, keep="\n\t"))
 
     def start(self, task: str, total: int, unit: str = "tokens", *, done: int = 0) -> None:
-        """Begins a task of `total` units, of which `done` were finished by an earlier process."""
+        """Begins a task of `total` units, of which `done` were finished by an earlier process.
+
+        Of units without a name, their percentage is shown alone.
+        """
         self.finish()
         self._unit, self._done_at_start = unit, done
         self._fields: dict[str, float | str] = {}
@@ -116,8 +119,10 @@ class Progress:
         assert self._bar is not None
         (task,) = self._bar.tasks
         self._shown, self._shown_done = time.monotonic(), task.completed
-        progress = f"{task.description}: {task.completed:,}/{task.total:,} {self._unit}"
-        parts = [progress, str(task.fields["numbers"])]
+        progress = f"{task.completed:,}/{task.total:,} {self._unit}"
+        if not self._unit:
+            progress = f"{task.percentage:.0f}%"
+        parts = [f"{task.description}: {progress}", str(task.fields["numbers"])]
         gained, left, seconds = task.completed - self._done_at_start, task.remaining, task.elapsed
         if gained and left:
             parts.append(f"{clock((seconds or 0) * left / gained)} left")

@@ -47,6 +47,14 @@ def test_first_and_last_are_written_however_rarely_lines_come() -> None:
     assert last.startswith("evaluate: 6/6 cells")
 
 
+def test_work_without_a_unit_is_shown_in_per_cent() -> None:
+    out = io.StringIO()
+    with Progress(is_main=True, file=out, seconds_between_lines=3600.0) as show:
+        show.start("evaluate", 3_000_000, unit="")
+        show.advance(1_000_000, at="tail 64")
+    assert out.getvalue().splitlines()[-1].startswith("evaluate: 33%  at tail 64  ")
+
+
 def test_an_interrupted_task_still_says_where_it_stopped() -> None:
     out = io.StringIO()
     with (

@@ -153,11 +153,11 @@ class Job(NamedTuple):
         together = [itertools.chain(*left[i : i + n]) for i in range(0, len(left), n)]
         return [self._replace(spans=[*spans]) for spans in together]
 
-    def n_tokens(self, model: Transformer) -> int:
+    def cost(self, model: Transformer) -> int:
         model.scheme = self.scheme
         predicts = protocols.named(self.cells[0].protocol).predicts
         passes = scoring.passes(scoring.hosts(model, self.spans, predicts=predicts))
-        return sum(batch.n_tokens for batch in passes) * max(1, len(self.replacements))
+        return sum(batch.cost(model) for batch in passes) * max(1, len(self.replacements))
 
 
 def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Row]]]:
@@ -187,8 +187,8 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
             jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
     if not jobs:
         return
-    total = sum(job.n_tokens(evaluation.model) for job in jobs)
-    show.start(f"evaluate {evaluation.config.scheme.name}", total)
+    total = sum(job.cost(evaluation.model) for job in jobs)
+    show.start(f"evaluate {evaluation.config.scheme.name}", total, unit="")
     for job in jobs:
         nats, measured = _scored(job, evaluation), dict[Cell, list[Row]]()
         for cell in (cell for cell in job.cells if cell in todo):

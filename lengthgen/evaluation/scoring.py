@@ -27,9 +27,11 @@ class Pass(NamedTuple):
     hosts: tuple[Span, ...]
     n_last: int
 
-    @property
-    def n_tokens(self) -> int:
-        return len(self.hosts) * self.hosts[0].length
+    def cost(self, model: Transformer) -> int:
+        """Returns the multiplications of the blocks, those of causal attention included."""
+        T, shape = self.hosts[0].length, model.shape
+        of_token = sum(p.numel() for p in model.blocks.parameters())
+        return len(self.hosts) * T * (of_token + shape.n_layers * shape.qkv_widths[0] * T)
 
 
 Replace = Callable[[Ints, Span], Ints]  # inputs of a window with other text, those of a span
@@ -104,7 +106,7 @@ def score(
         windows = Windows(np.stack(inputs), np.stack(targets))
         nats = _score_pass(model, batch, windows, corpus, protocol, precision=precision, seed=seed)
         mine |= dict(zip(batch.hosts, nats, strict=True))
-        advance(batch.n_tokens * ranks.world_size)
+        advance(batch.cost(model) * ranks.world_size)
     nats_of = {host: nats for part in ranks.gather(mine) for host, nats in part.items()}
 
     def scored(span: Span) -> Scored:

@@ -85,14 +85,25 @@ def test_windows_are_shared_unless_length_matters(corpus: TokenizedCorpus, plann
     long, short = Span(0, 64, 64, 64), Span(0, 32, 32, 32)
     for variant, is_shared in (("window", True), ("dynamic_ntk", False)):
         model, advanced = model_of(corpus, "rope", variant), list[int]()
+        calls = recorded_calls(model)
         score(model, spans, corpus, advance=advanced.append)
-        hosts = scoring.hosts(model, spans, predicts=False)
-        costs[is_shared] = sum(batch.n_tokens for batch in scoring.passes(hosts))
-        assert sum(advanced) == costs[is_shared]
+        costs[is_shared] = sum(call.size for call in calls)
+        passes = scoring.passes(scoring.hosts(model, spans, predicts=False))
+        assert sum(advanced) == sum(batch.cost(model) for batch in passes)
         whole, part = (score(model, [span], corpus)[span] for span in (long, short))
         assert np.allclose(whole[:32], part, rtol=0, atol=1e-9) == is_shared
     assert costs[False] == sum(span.length for span in spans)
     assert costs[True] == sum(host.length for host in set(shared(spans).values())) < costs[False]
+
+
+def test_the_cost_of_a_window_grows_with_its_tokens_then_with_their_square() -> None:
+    model = small_model("rope")
+
+    def cost(n: int) -> int:
+        return scoring.Pass(hosts=(Span(0, n, n, 1),), n_last=1).cost(model)
+
+    assert cost(8) / cost(4) == pytest.approx(2, rel=0.05)
+    assert cost(1 << 21) / cost(1 << 20) == pytest.approx(4, rel=0.05)
 
 
 def replacement(kind: str, planned: Plan, *, T: int = 8) -> Replace:
