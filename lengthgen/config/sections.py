@@ -25,6 +25,10 @@ class Section(BaseModel):
 def schema_of(kind: type[Any]) -> type[Section]:
     """Returns the schema of a class's keyword-only arguments; **others are those of its base."""
     parameters = inspect.signature(kind.__init__).parameters.values()
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(positional) > 2:  # self, and the shape of a part
+        what = f"{kind.__name__}.__init__: put * before {positional[2]}"
+        raise UserError(f"{what}: arguments are keyword-only ({inspect.getfile(kind)})")
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)
     above = schema_of(kind.__bases__[0]) if passes_on else Section
     try:

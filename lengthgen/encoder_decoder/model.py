@@ -12,6 +12,7 @@ row are one token in one context: no answer of two different tokens can be right
 B rows, T tokens of a row, S of the longest prompt, Q of the longest answer, D width.
 """
 
+import json
 from dataclasses import replace
 
 import torch
@@ -72,8 +73,10 @@ class EncoderDecoder(Transformer):
             if getattr(config.runtime, key):
                 reason = f"model.arch={config.model.arch} lacks it"
                 raise UserError(f"runtime.{key}=true: {reason}; drop it")
-        if config.model.parallel_residual and config.model.arch == EncoderDecoder.arch:
-            raise UserError("model.parallel_residual=true: model.arch=encoder_decoder lacks it")
+        for key in ("parallel_residual", "qk_norm", "n_kv_heads"):
+            if (value := getattr(config.model, key)) and config.model.arch == EncoderDecoder.arch:
+                given = f"model.{key}={json.dumps(value)}"
+                raise UserError(f"{given}: model.arch=encoder_decoder lacks it; drop it")
 
     def __init__(self, config: Config, *, vocab_size: int) -> None:
         if not isinstance(config.corpus, TaskCorpus):
@@ -83,6 +86,7 @@ class EncoderDecoder(Transformer):
         self.encoder_shape = config.encoder_shape
         self.encoder_blocks = nn.ModuleList(Block(config) for _ in self.blocks)
         self.encoder_norm = norm_of(config.model, config.model.d_model)
+        self.encoder_dropout = Dropout(config.model.dropout)
 
     def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
         """Returns the first target of each row that is not ignored, the argument of forward()."""
@@ -125,7 +129,8 @@ class EncoderDecoder(Transformer):
         """
         scheme = self.scheme.encoder
         assert scheme is not None, "a scheme without its encoder's parts"
-        x_BSD, c = self.embedded(tokens_BS, generator=generator, of=(self.encoder_shape, scheme))
+        of = self.encoder_shape, scheme, self.encoder_dropout
+        x_BSD, c = self.embedded(tokens_BS, generator=generator, of=of)
         c = replace(c, key_padding_BS=c.pos >= n_keys_B[:, None])
         return self.encoder_norm(_through_encoder(x_BSD, self.encoder_blocks, scheme, c)), c
 

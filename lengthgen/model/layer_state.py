@@ -39,11 +39,11 @@ class StateBlock(Block):
         attended, mean = both.unflatten(-1, (self.shape.n_heads, -1)).split(
             [v.shape[-1], state.shape[-1]], dim=-1
         )
-        x_BQD = x_BQD + self.attention_out(attended.flatten(2))
-        added_BQD = self.mlp(x_BQD)
+        attended_BQD = self.attention_dropout(self.attention_out(attended.flatten(2)))
+        added_BQD = self.mlp(x_BQD if self.model.parallel_residual else x_BQD + attended_BQD)
         with torch.autocast(x_BQD.device.type, enabled=False):
             state_BQE = carrier.next_state(mean.flatten(2), added_BQD, c)
-        return torch.cat([x_BQD + added_BQD, state_BQE], dim=-1)
+        return torch.cat([x_BQD + attended_BQD + added_BQD, state_BQE], dim=-1)
 
     def apart(self, x_BTD: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:
         """Returns stream and state of a block's input; before the first the state is the part's."""

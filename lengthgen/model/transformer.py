@@ -177,13 +177,13 @@ class Transformer(nn.Module):
         tokens_BT: Tensor,
         *,
         generator: torch.Generator | None,
-        of: tuple[ModelDims, Scheme] | None = None,
+        of: tuple[ModelDims, Scheme, Dropout] | None = None,
     ) -> tuple[Tensor, AttentionContext]:
         """Returns the inputs of the first block, [B, T, D], and the context of the call.
 
-        `of`: shape and scheme, if they are not the model's own but those of its encoder.
+        `of`: shape, scheme and dropout, if not the model's own but those of its encoder.
         """
-        shape, scheme = of or (self.shape, self.scheme)
+        shape, scheme, dropout = of or (self.shape, self.scheme, self.embedding_dropout)
         x_BTD = self.embedding(tokens_BT)
         if self.embedding_norm is not None:
             x_BTD = self.embedding_norm(x_BTD)
@@ -193,12 +193,12 @@ class Transformer(nn.Module):
             x_BTD,
             training=self.training,
             generator=generator,
-            embedding_VD=self.embedding.weight,
+            embedding_VD=self.embedding.weight if self.embedding_norm is None else None,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = scheme.positions(tokens_BT, c)
             c = replace(c, pos=pos, q_pos=pos, k_pos=pos)
-            return self.embedding_dropout(scheme.embed(x_BTD, c)), self.extended(c)
+            return dropout(scheme.embed(x_BTD, c)), self.extended(c)
 
     def extended(self, c: AttentionContext) -> AttentionContext:
         """Returns the context of a call with what the blocks read beside it: nothing here."""

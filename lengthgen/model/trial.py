@@ -73,24 +73,40 @@ def _tokens(config: Config, model: Transformer) -> torch.Tensor:
 
 @torch.no_grad()
 def _check_outputs(config: Config, model: Transformer, *, where: str) -> None:
-    """Raises UserError if outputs depend on later tokens, or on torch's global generator."""
+    """Raises UserError if outputs depend on later tokens, on torch's global generator, on which
+    queries are computed together or, if the scheme does not say so, on the length of the call.
+    """
     tokens_BT = _tokens(config, model)
     changed_BT = tokens_BT.clone()
     changed_BT[:, -1] = tokens_BT[:, 0]
 
-    def outputs(tokens_BT: torch.Tensor, *, seed: int) -> torch.Tensor:
-        """Returns the outputs before the last token."""
+    def outputs(tokens_BT: torch.Tensor, *, seed: int = 0, n: int | None = None) -> torch.Tensor:
+        """Returns the outputs of the last n tokens."""
         generator = torch.Generator().manual_seed(config.seed)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return model(tokens_BT, generator=generator)[:, :-1]
+            return model(tokens_BT, n_last=n, generator=generator)
 
-    expected = outputs(tokens_BT, seed=0)
-    if not torch.allclose(outputs(changed_BT, seed=0), expected, atol=1e-5):
+    expected = outputs(tokens_BT)
+    if not torch.allclose(outputs(changed_BT)[:, :-1], expected[:, :-1], atol=1e-5):
         raise UserError(f"{where}: an output depends on later tokens; a hook may use none of them")
     again = expected if config.model.dropout else outputs(tokens_BT, seed=1)
     if not torch.allclose(again, expected, atol=1e-5):
         raise UserError(f"{where}: outputs are random; draw from c.generator, not the global one")
+    model.eval()  # positions that are drawn in training depend on the length of the call
+    n, whole = (tokens_BT.shape[1] + 1) // 2, outputs(tokens_BT)
+    last, first = outputs(tokens_BT, n=n), outputs(tokens_BT[:, :n])
+    model.train()
+    if not torch.allclose(last, whole[:, -n:], atol=1e-5):
+        raise UserError(
+            f"{where}: outputs depend on which queries are computed together; take positions from "
+            "c.q_pos and c.k_pos"
+        )
+    if not (model.scheme.depends_on_length or torch.allclose(first, whole[:, :n], atol=1e-5)):
+        raise UserError(
+            f"{where}: an output depends on the length of the call; if it is meant to, set "
+            "depends_on_length = True in the class"
+        )
 
 
 def _blame(error: Exception, own: dict[nn.Module, str]) -> str:

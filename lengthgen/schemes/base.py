@@ -40,7 +40,7 @@ class AttentionContext:
     generator: torch.Generator | None  # for a part that samples; the same in every layer's call
     dtype: torch.dtype  # of angles, distances and biases: float32, or float64 if the model is
     tokens_BT: Tensor
-    embedding_VD: Tensor | None = None  # the model's table of token embeddings
+    embedding_VD: Tensor | None = None  # the table of token embeddings, if no norm follows it
     x_BTD: Tensor  # the layer's normalised input; in positions and embed, the token embeddings
     pos: Tensor  # [L] or [B, L], coordinates of all tokens that are keys
     q_pos: Tensor  # [Q] or [B, Q]
@@ -156,6 +156,8 @@ class Part(nn.Module):
     rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
     remaps = False  # scores() calls the layer's rotary parts, which do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
+    takes_relative_keys = True  # False: scores() does not read c.keys_HNK
+    scales_logits = False  # qk() multiplies each query by a factor, and does nothing else
     needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
     at_network_rate = False  # its parameters learn at train.lr, whatever the scheme's lr_ratio
     needs_model = False  # acts through a Transformer of its own: model/build.py
@@ -246,14 +248,15 @@ class Part(nn.Module):
     def clamp_parameters(self) -> None:
         """Moves parameters back into their domain; called at build and after each step."""
 
-    @property
-    def needs_rotation(self) -> bool:
-        """True if the part is void where nothing rotates."""
-        return self.remaps or self.overrides("frequencies")
+    @classmethod
+    def needs_rotation(cls) -> bool:
+        """Returns True if the part is void where nothing rotates."""
+        return cls.remaps or cls.overrides("frequencies")
 
-    def overrides(self, hook: str) -> bool:
+    @classmethod
+    def overrides(cls, hook: str) -> bool:
         """True if this part's class defines the hook itself."""
-        return getattr(type(self), hook) is not getattr(Part, hook)
+        return getattr(cls, hook) is not getattr(Part, hook)
 
 
 OWNED = ("relative_keys", "relative_values", "scores", "weights", "values")  # by one part each

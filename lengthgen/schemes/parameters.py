@@ -24,6 +24,12 @@ def cast(c: AttentionContext, *stacked: Tensor) -> list[Tensor]:
     return [of_layer(parameter, c).to(c.dtype) for parameter in stacked]
 
 
+def head_width(shape: ModelDims, d_head: int) -> str:
+    """Returns the override that makes heads this wide."""
+    apart = shape.n_heads * shape.d_head != shape.d_model  # model.d_head is given
+    return f"model.d_head={d_head}" if apart else f"model.d_model={shape.n_heads * d_head}"
+
+
 def running_sum(x: Tensor) -> Tensor:
     """Returns the cumulative sum over the last dimension, in float64 where the device has it."""
     return x.to(x.dtype if x.device.type == "mps" else torch.float64).cumsum(-1)

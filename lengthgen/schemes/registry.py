@@ -50,11 +50,11 @@ def build(
                 f"change nothing; the hooks are {', '.join(HOOKS)}"
             )
         if not shape.causal and (part.depends_on_length or not part.bidirectional):
-            defined = ", ".join(sorted(name for name, kind in known.items() if kind.bidirectional))
+            defined = (n for n in known if known[n].bidirectional and not known[n].needs_rotation())
             raise UserError(
                 f"{key}: not defined in an encoder, whose queries see later keys, in rows of "
-                f"several lengths; choose a scheme of {defined} with fixed values, scheme=nope, or "
-                "model.arch=decoder"
+                f"several lengths; choose parts of {', '.join(sorted(defined))}, with fixed "
+                "values, scheme=nope, or model.arch=decoder"
             )
     for name in (name for layer in layers or [] for name in layer):
         if name not in built:

@@ -32,6 +32,7 @@ class Remap(Part, ABC):
     """Computes the logits of rotary parts at the coordinates of branches."""
 
     remaps = True
+    takes_relative_keys = False
 
     @abstractmethod
     def branches(self, c: AttentionContext) -> list[Branch]:

@@ -99,7 +99,7 @@ class Scheme(nn.Module):
         """Returns why a part would act nowhere, or on what another one makes void."""
         if reason := part.conflict(others):
             return reason
-        if part.needs_rotation and not any(other.rotary for other in self.all):
+        if part.needs_rotation() and not any(other.rotary for other in self.all):
             return "acts on rotated queries and keys, and nothing here rotates them, as rope does"
         if part.overrides("positions"):
             largest = part.largest_position(part.shape.train_length)
@@ -112,7 +112,7 @@ class Scheme(nn.Module):
 
     def _hooks_of(self, layer: dict[str, Part]) -> LayerHooks:
         if not any(part.rotary for part in layer.values()):
-            layer = {name: part for name, part in layer.items() if not part.needs_rotation}
+            layer = {name: part for name, part in layer.items() if not part.needs_rotation()}
         names = {hook: [name for name in layer if layer[name].overrides(hook)] for hook in HOOKS}
         active = {hook: tuple(layer[name] for name in names[hook]) for hook in HOOKS}
         for hook in OWNED:
@@ -123,13 +123,26 @@ class Scheme(nn.Module):
                 )
         owners = {hook: next(iter(active[hook]), None) for hook in OWNED}
         qk, bias, visible = active["qk"], active["bias"], active["visible"]
-        if bias and (scorer := owners["scores"]) and not scorer.takes_bias:
-            raise UserError(
-                f"{self.where}: {names['bias'][0]} adds a bias to logits, and {names['scores'][0]} "
-                "has none; drop one, or separate them with scheme.layers"
-            )
+        if scorer := owners["scores"]:
+            void = dict.fromkeys(names["bias"], "adds a bias to logits")
+            void |= {name: "scales logits" for name in names["qk"] if layer[name].scales_logits}
+            void = {} if scorer.takes_bias else void
+            if not scorer.takes_relative_keys:
+                void |= dict.fromkeys(names["relative_keys"], "adds to keys by distance")
+            for name, acts in void.items():
+                raise UserError(
+                    f"{self.where}: {name} {acts}, and {names['scores'][0]} has none that it could "
+                    "act on; drop one, or separate them with scheme.layers"
+                )
         remaps = any(part.remaps for part in layer.values())
         first = [part.rotary for part in qk].index(True) if remaps else len(qk)
+        for name, part in zip(names["qk"][first:], qk[first:], strict=True):
+            reads_text = part.needs_whole_text or part.needs_model
+            if reads_text and not part.scales_logits:
+                raise UserError(
+                    f"{self.where}: {name} turns queries and keys by the text, which no map of "
+                    "positions changes; drop one, or separate them with scheme.layers"
+                )
         table = self.contiguous and all(part.distance_only for part in bias)
         return LayerHooks(
             parts=tuple(layer.values()),

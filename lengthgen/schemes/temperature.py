@@ -15,6 +15,7 @@ class QueryFactor(Part, ABC):
     """Queries times a factor of their own."""
 
     needs_whole_text = True
+    scales_logits = True
 
     @abstractmethod
     def factor(self, c: AttentionContext) -> Tensor:
@@ -80,6 +81,7 @@ class Temperature(Part):
     """
 
     depends_on_length = True
+    scales_logits = True
 
     def __init__(self, shape: ModelDims, *, coefficient: PositiveFloat) -> None:
         super().__init__(shape)

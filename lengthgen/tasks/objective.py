@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -25,14 +26,15 @@ COMMONEST_OF = 300  # examples of each length
 def commonest(rule: Task, lengths: Sequence[int]) -> float:
     """Returns the mean over lengths of the share of the commonest answer among new examples.
 
-    About the best that is possible without reading the prompt.
+    About the best that is possible without reading the prompt. Of lengths that have examples.
     """
-    total = 0.0
+    shares: list[float] = []
     for length in lengths:
         random = Random(length)
-        answers = Counter(rule.example(length, random).answer for _ in range(COMMONEST_OF))
-        total += max(answers.values()) / COMMONEST_OF
-    return total / len(lengths) if lengths else 0.0
+        with suppress(ValueError):
+            answers = Counter(rule.example(length, random).answer for _ in range(COMMONEST_OF))
+            shares.append(max(answers.values()) / COMMONEST_OF)
+    return sum(shares) / len(shares) if shares else 0.0
 
 
 class Answers(Objective):

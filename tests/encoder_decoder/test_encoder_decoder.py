@@ -287,6 +287,7 @@ def test_a_masked_token_is_scored_given_text_around_and_earlier_ones(planned: Pl
         ("scheme=alibi model.n_heads=1 +scheme.parts.alibi.sides=split",
          "scheme.parts.alibi: sides=split needs an even model.n_heads, not 1"),
         ("model.parallel_residual=true", "model.parallel_residual=true: model.arch=encoder_dec"),
+        ("model.n_kv_heads=2", "model.n_kv_heads=2: model.arch=encoder_decoder lacks it"),
         ("runtime.compile=true", "runtime.compile=true: model.arch=encoder_decoder lacks it"),
         ("runtime.activation_checkpointing=true model.arch=encoder", "runtime.activation_check"),
         ("eval.decode=2 model.arch=encoder", "eval.decode=2: model.arch=encoder writes all of an"),

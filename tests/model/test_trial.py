@@ -58,6 +58,11 @@ FAULTS = {
         r": an output depends on later tokens; "
     ),
     "def embed(self, x, c): return x * torch.rand(())": r"outputs are random; .*c\.generator",
+    "def bias(self, c): return torch.eye(len(c.q_pos), len(c.k_pos))": (
+        r"computed together; .*c\.q_pos"
+    ),
+    "def qk(self, q, k, c): return q.cumsum(2), k": r"computed together; .*c\.q_pos",
+    "def bias(self, c): return -c.distance() / c.length": r"length of the call; .* depends_on",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
 }
@@ -77,7 +82,12 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str) -> None:
 
 @pytest.mark.parametrize("length", [4, 16])
 @pytest.mark.parametrize(
-    "body", ["return -c.distance()", "return (c.distance() == 0).float().log()"]
+    "body",
+    [
+        "return -c.distance()",
+        "return (c.distance() == 0).float().log()",
+        "return -c.distance() / c.length\n    depends_on_length = True",
+    ],
 )
 def test_a_part_without_fault_changes_no_model(tmp_path: Path, body: str, length: int) -> None:
     body = f"def bias(self, c): {body}"

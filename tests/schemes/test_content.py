@@ -51,7 +51,6 @@ from lengthgen.schemes.content.tape import Tape
 from lengthgen.schemes.relative.deberta import Deberta
 from lengthgen.schemes.relative.shaw import Shaw
 from lengthgen.schemes.relative.transformer_xl import TransformerXl
-from lengthgen.schemes.rotary.pope import Pope
 from lengthgen.schemes.rotary.rope import Rope
 
 SomePart = TypeVar("SomePart", bound=Part)
@@ -254,7 +253,6 @@ def test_deberta_equals_equations_2_to_4_for_every_query_and_key(clip: int) -> N
         Deberta(SHAPE, clip=4),
         Shaw(SHAPE, clip=4, share_layers=False),
         TransformerXl(SHAPE, base=100.0),
-        Pope(SHAPE, base=100.0, share_layers=False),
     ],
     ids=lambda part: type(part).__name__,
 )
@@ -344,6 +342,16 @@ def test_short_conv_goes_with_other_parts_also_from_a_cache(name: str) -> None:
     without = hidden(model, tokens)
     close(without, hidden(plain, tokens), atol=0)
     assert not torch.allclose(model.logits(without[:, -1]), want)
+
+
+@pytest.mark.parametrize("words", [(), ("model.parallel_residual=true",)])
+def test_a_model_with_tape_begins_as_one_with_rope(words: tuple[str, ...]) -> None:
+    tokens, three = some_tokens(16), ("model.n_layers=3", *words)
+    tape, rope = (
+        create(small_config(f"scheme={name}", *three), vocab_size=VOCAB).double().eval()
+        for name in ("tape", "rope")
+    )
+    close(hidden(tape, tokens), hidden(rope, tokens), atol=1e-12)
 
 
 def test_selective_rope_turns_channel_pairs_by_the_angles_of_the_tokens_between() -> None:

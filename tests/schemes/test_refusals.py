@@ -32,6 +32,8 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "fope | train_length=4": r"train\.length=4 is shorter .* at least 7",
     "xpos | d_head=5": r"head width of 5 leaves 5 rotated channels",
     "tape | d_head=5": r"head width of 5 must be even; try model\.d_model=24",
+    "rope | d_head=7 d_model=32": r"is needed; try model\.d_head=8",
+    "selective_rope | n_heads=3 d_model=32": r"32 channels into 3 heads; try model\.d_model=24",
     "tape | n_layers=1": r"set model\.n_layers=2, or scheme=rope",
     "sinusoidal | d_head=11 n_heads=3": r"must be even; try model\.d_model=36",
     "transformer_xl | d_head=11 n_heads=3": r"model\.d_model=33 must be even",
@@ -51,6 +53,14 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "rope, rerope, selfextend": r"rerope and selfextend both define scores",
     "learned_absolute, randomized": r"positions up to 511, and learned_absolute has 16 rows",
     "alibi, gated_delta": r"alibi adds a bias .* gated_delta has none",
+    "gated_delta, temperature": r"temperature scales logits, and gated_delta has none",
+    "shaw, path_attention": r"shaw adds to keys by distance, and path_attention has none",
+    "rope, transformer_xl, rerope": r"transformer_xl adds to keys .* rerope has none",
+    "rope, selective_rope, rerope": r"selective_rope turns .* no map of positions changes",
+    "rope, tape, rerope": r"tape turns queries and keys by the text",
+    "xpos, shaw": r"xpos has factors that cancel in q\.k alone, and shaw",
+    "xpos, rope": r"xpos has factors that cancel in q\.k alone, and rope",
+    "pope, cope": r"pope makes queries and keys twice as wide, and cope",
     "path_attention, yarn": r"yarn acts on rotated .* nothing here rotates",
     "rerope": r"rerope acts on rotated .* nothing here rotates them",
     "tape, yarn": r"nothing here rotates them",
@@ -126,6 +136,9 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
     ),
     "class Mine(Part):\n    def __init__(self, shape, *, model_dump: int = 1): ...\n": (
         r"Mine\.__init__: Field 'model_dump' conflicts"
+    ),
+    "class Mine(Part):\n    def __init__(self, shape, n: int): ...\n": (
+        r"Mine\.__init__: put \* before n: arguments are keyword-only \(.*mine\.py\)$"
     ),
     "class Mine(Part):\n    def bais(self, c): ...\n": (
         r"parts\.mine: its class Mine overrides no hook.* bias,"

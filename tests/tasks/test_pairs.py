@@ -12,6 +12,7 @@ from small import refusal, valid
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.sources import source_of
 from lengthgen.tasks import Task, task_of
+from lengthgen.tasks.objective import commonest
 from lengthgen.tasks.rules.pairs import SIGNS
 
 FEW = {"jump": "JUMP", "jump twice": "JUMP JUMP", "walk and jump": "WALK JUMP"}
@@ -160,6 +161,14 @@ def test_a_file_that_cannot_be_used_is_one_line(
     line = refusal(composed, path, *SHORT)
     assert line.startswith(f"task.arguments.path={path}")
     assert said in line
+
+
+def test_lengths_without_answers_have_no_commonest_one(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", {"a": "b", "c": "d d d"})
+    words = ("task.length=1", "task.longest=3", "eval.lengths=[1,2,3]")
+    rule = task_of(corpus_of(composed(path, *words)))
+    assert commonest(rule, [1, 2, 3]) == 1
+    assert commonest(rule, [2]) == 0
 
 
 def test_a_length_without_answers_is_named(tasks_txt: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import commands
 import pytest
 import torch
 from commands import ended, here
-from small import SMALL, close, small_config
-from torch import Tensor
+from small import SMALL, SMALL_TASK, close, small_config, valid
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from trained import (
     ALONE,
@@ -34,7 +35,8 @@ from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
 from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import create
-from lengthgen.model.dropout import seed_dropout
+from lengthgen.model.dropout import Dropout, seed_dropout
+from lengthgen.model.trial import try_out
 from lengthgen.runs.distributed import Ranks
 from lengthgen.training import trainer
 from lengthgen.training.optim import set_rates
@@ -147,6 +149,19 @@ def test_dropout_drops_its_share_in_training_alone() -> None:
     seed_dropout(model, seed=4, rows_B=torch.arange(8))
     assert not torch.equal(model.embedding_dropout(x_BTD), once)
     assert torch.equal(model.eval().embedding_dropout(x_BTD), x_BTD)
+
+
+@pytest.mark.parametrize(
+    "asked", ["scheme=tape", "scheme=transformer_xl_recurrent", "model.arch=encoder_decoder"]
+)
+def test_every_dropout_acts_once_in_a_step(asked: str) -> None:
+    config = valid([*(SMALL_TASK if "arch" in asked else SMALL), "model.dropout=0.3", asked])
+    model, calls = create(config, vocab_size=257), Counter[nn.Module]()
+    for layer in (m for m in model.modules() if isinstance(m, Dropout)):
+        calls[layer] = 0
+        layer.register_forward_pre_hook(lambda layer, _: calls.update([layer]))
+    try_out(model, config)
+    assert {*calls.values()} == {1}
 
 
 def test_validation_changes_nothing_and_resumed_runs_have_it(

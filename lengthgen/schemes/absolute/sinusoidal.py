@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.parameters import Base
 
@@ -69,7 +70,11 @@ class Sinusoidal(Part):
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         scale = self.scale
         if isinstance(scale, str):
-            assert c.embedding_VD is not None, "scale=published needs the model's embeddings"
+            if c.embedding_VD is None:
+                raise UserError(
+                    "scheme.parts.sinusoidal.scale=published: it is the size of token embeddings "
+                    "that model.embedding_norm=true changes; give scale=1.0, or another number"
+                )
             size = math.sqrt(c.embedding_VD.numel())
             scale = torch.linalg.vector_norm(c.embedding_VD.detach()) / size
         return x_BTD + scale * self.table(c.pos, c.dtype).to(x_BTD.dtype)

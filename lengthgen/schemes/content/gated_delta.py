@@ -34,6 +34,7 @@ class GatedDelta(Part):
 
     reads_qk = True
     takes_bias = False
+    takes_relative_keys = False
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)

@@ -27,6 +27,7 @@ class LinearAttention(Part):
 
     reads_qk = True
     takes_bias = False
+    takes_relative_keys = False
     needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, base: Base | None) -> None:

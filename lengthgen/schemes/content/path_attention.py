@@ -37,6 +37,7 @@ class PathAttention(Part):
     """
 
     reads_qk = True
+    takes_relative_keys = False
     needs_whole_text = True
 
     def __init__(self, shape: ModelDims, *, rank: PositiveInt, kernel: PositiveInt) -> None:

@@ -38,6 +38,11 @@ class SelectiveRope(Part):
         self, shape: ModelDims, *, base: Base, rank: PositiveInt, kernel: PositiveInt
     ) -> None:
         super().__init__(shape)
+        if shape.d_model % shape.n_heads:
+            raise ValueError(
+                f"it cuts the stream's {shape.d_model} channels into {shape.n_heads} heads; "
+                f"try model.d_model={shape.n_heads * shape.d_head}"
+            )
         self.rope = Rope(shape, base=base, rotary_percentage=1.0, layout="half")
         n, n_pairs, std = shape.n_layers, shape.n_heads * shape.d_head // 2, shape.init_std
         self.down = normal(n, rank, shape.d_model, std=std)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
-from lengthgen.schemes.parameters import Base, cast, normal
+from lengthgen.schemes.parameters import Base, cast, head_width, normal
 from lengthgen.schemes.rotary.rope import powers, times
 
 
@@ -47,10 +47,8 @@ class Tape(LayerState):
         super().__init__(shape)
         n, H, D, std = shape.n_layers - 1, shape.n_heads, shape.d_model, shape.init_std
         if shape.d_head % 2:
-            wider = H * (shape.d_head + 1)
-            raise ValueError(
-                f"head width of {shape.d_head} must be even; try model.d_model={wider}"
-            )
+            wider = head_width(shape, shape.d_head + 1)
+            raise ValueError(f"head width of {shape.d_head} must be even; try {wider}")
         if n < 1:
             raise ValueError("one layer moves no positions: set model.n_layers=2, or scheme=rope")
         self.base, n_hidden = base, hidden_per_head * H

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import Base, Share
+from lengthgen.schemes.parameters import Base, Share, head_width
 
 
 class Rope(Part):
@@ -43,7 +43,7 @@ class Rope(Part):
             raise ValueError(
                 f"rotary_percentage={rotary_percentage} of a head width of {shape.d_head} leaves "
                 f"{self.n_rotated} rotated channels; an even number of at least 2 is needed; "
-                f"try model.d_model={shape.n_heads * wider}"
+                f"try {head_width(shape, wider)}"
             )
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
