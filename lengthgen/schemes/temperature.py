@@ -1,4 +1,7 @@
-"""Factors of the queries that grow with the number of keys, i + 1; biases are left as they are."""
+"""Factors of the queries that grow with the number of keys, i + 1.
+
+Biases are left as they are, but for those of `cope` and `grape_a`, whose gates read the queries.
+"""
 
 import math
 from abc import ABC, abstractmethod
