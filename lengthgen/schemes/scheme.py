@@ -129,10 +129,11 @@ class Scheme(nn.Module):
             void = {} if scorer.takes_bias else void
             if not scorer.takes_relative_keys:
                 void |= dict.fromkeys(names["relative_keys"], "adds to keys by distance")
-            for name, acts in void.items():
+            if void:
+                name = next(iter(void))
                 raise UserError(
-                    f"{self.where}: {name} {acts}, and {names['scores'][0]} has none that it could "
-                    "act on; drop one, or separate them with scheme.layers"
+                    f"{self.where}: {name} {void[name]}, and {names['scores'][0]} has none that it "
+                    "could act on; drop one, or separate them with scheme.layers"
                 )
         remaps = any(part.remaps for part in layer.values())
         first = [part.rotary for part in qk].index(True) if remaps else len(qk)
