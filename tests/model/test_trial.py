@@ -108,6 +108,9 @@ BEFORE = {  # what a configuration has beside rope, and what is said of it befor
     ),
     "+scheme.parts.abacus={rows:64,shift:5}": r"parts\.abacus: needs to know which characters",
     "+scheme.parts.p_rope={share:0.001}": r"p_rope\.share=0\.001 .* keeps none",
+    "+scheme.parts.sinusoidal={base:99,layout:concat,scale:published} model.embedding_norm=true": (
+        r"sinusoidal\.scale=published: .* give scale=1\.0"
+    ),
     "+scheme.parts.mine={}": r"parts\.mine: AttributeError",
 }
 
