@@ -113,7 +113,7 @@ class Faulty(Part):
 
     def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
         self.calls += c.training
-        if os.environ.get("RANK") != "1" or (self.calls != 8 if self.kills else c.training):
+        if os.environ.get("RANK") != "1" or (self.calls != 8 if self.kills else self.calls):
             return x_BTD
         Path("failed").touch()
         if not self.kills:
