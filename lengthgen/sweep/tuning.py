@@ -1,7 +1,7 @@
 """One learning rate for each scheme: a grid of them, and the one of least loss at T."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from lengthgen.evaluation.rows import loss, stored
 from lengthgen.files import replace_file
 from lengthgen.model.transformer import build_scheme
 from lengthgen.report import tables
+from lengthgen.runs import directory
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
 
@@ -71,48 +72,65 @@ def _rates(point: Point) -> tuple[float, float | None]:
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 
-def write(points: Sequence[Point], out: Path) -> list[Path]:
+def write(points: Sequence[Point], out: Path, *, say: Callable[[str], None]) -> list[Path]:
     """Chooses the rates of points that are evaluated or diverged; writes table and rates into OUT.
 
-    Rates of other schemes in tuned.yaml stay.
+    Rates of other schemes in tuned.yaml stay, and so do the losses of earlier grids. Raises
+    UserError, after that, for schemes of which every rate diverged.
     """
-    chosen = compose.read(out / FILE) if (out / FILE).exists() else {}
+    chosen, diverged = compose.read(out / FILE) if (out / FILE).exists() else {}, list[str]()
     for name in dict.fromkeys(point.config.scheme.name for point in points):
-        chosen[name] = _choice([point for point in points if point.config.scheme.name == name])
-    table = tables.rates(chosen)
-    text = yaml.safe_dump(chosen, sort_keys=False, default_flow_style=None)
-    replace_file(out / "table.md", tables.markdown(table).encode())
-    replace_file(out / FILE, (HEADING + text).encode())
+        own, before = [p for p in points if p.config.scheme.name == name], chosen.get(name, {})
+        about = _about(own)
+        is_same = about.items() <= before.items()
+        if choice := _choice(own, before["grid"] if is_same else []):
+            chosen[name] = {**choice, **about, "grid": choice["grid"]}
+            if before and not is_same:
+                say(f"scheme={name}: {out / FILE} had rates of another training; they are replaced")
+        else:
+            diverged.append(name)
+    if chosen:
+        text = yaml.safe_dump(chosen, sort_keys=False, default_flow_style=None)
+        replace_file(out / "table.md", tables.markdown(tables.rates(chosen)).encode())
+        replace_file(out / FILE, (HEADING + text).encode())
+    if diverged:
+        names = ",".join(diverged)
+        raise UserError(f"scheme={names}: every rate of the grid diverged; give lower ones")
     return [out / "table.md", out / FILE]
 
 
-def _choice(points: Sequence[Point]) -> dict[str, Any]:
+def _about(points: Sequence[Point]) -> dict[str, Any]:
+    """Returns what the losses of one scheme share; those of two grids compare if it is the same."""
+    config = points[0].config
+    unrated = config.train.model_copy(update={"lr": 1.0, "scheme_lr_ratio": 1.0})
+    begun = directory.read_provenance(points[0].run_dir, run=points[0].run_id)
+    return {
+        "model": config.model.label,
+        "corpus": config.corpus.name,
+        "fingerprint": begun.get("fingerprint", "")[:12],
+        **config.train.model_dump(include={"length", "tokens", "batch_tokens"}),
+        "recipe": config.model_copy(update={"train": unrated}).recipe,
+        "seeds": [*dict.fromkeys(point.config.seed for point in points)],
+    }
+
+
+def _choice(points: Sequence[Point], before: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Returns the rates of least mean loss over seeds of a scheme; of equal ones the first.
 
-    `grid` holds the losses at T of each seed in nats per token; null where one diverged. Raises
-    UserError if all did.
+    `grid` holds the losses at T of each seed in nats per token, after those of the grid before;
+    null where one diverged. None if all did.
     """
-    cells: dict[tuple[float, float | None], list[Point]] = {}
+    new: dict[tuple[float, float | None], list[Any]] = {}
     for point in points:
-        cells.setdefault(_rates(point), []).append(point)
-    losses = {rates: [loss_at_t(point) for point in repeats] for rates, repeats in cells.items()}
-    best = min(losses, key=lambda rates: math.fsum(losses[rates]) / len(losses[rates]))
-    first = cells[best][0]
-    if math.inf in losses[best]:
-        name = first.config.scheme.name
-        raise UserError(f"scheme={name}: every rate of the grid diverged; give lower ones")
-    return {
-        **dict(zip(("lr", "scheme_lr_ratio"), best, strict=True)),
-        "model": first.config.model.label,
-        "corpus": first.config.corpus.name,
-        "fingerprint": stored(first.run_dir, run=first.run_id)[0]["fingerprint"][:12],
-        **first.config.train.model_dump(include={"length", "tokens", "batch_tokens"}),
-        "seeds": [point.config.seed for point in cells[best]],
-        "grid": [
-            {"lr": lr, "scheme_lr_ratio": r, "losses": [None if x == math.inf else x for x in xs]}
-            for (lr, r), xs in losses.items()
-        ],
-    }
+        loss = loss_at_t(point)
+        new.setdefault(_rates(point), []).append(None if loss == math.inf else loss)
+    losses = {(cell["lr"], cell["scheme_lr_ratio"]): cell["losses"] for cell in before} | new
+    finite = {rates: math.fsum(own) / len(own) for rates, own in losses.items() if None not in own}
+    if not finite:
+        return None
+    cells = [{"lr": lr, "scheme_lr_ratio": r, "losses": own} for (lr, r), own in losses.items()]
+    lr, ratio = min(finite, key=finite.__getitem__)
+    return {"lr": lr, "scheme_lr_ratio": ratio, "grid": cells}
 
 
 def loss_at_t(point: Point) -> float:

@@ -16,6 +16,7 @@ from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.schema import from_plain, to_plain
+from lengthgen.files import write_rows
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import tuning
@@ -40,6 +41,8 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
         keys = [(c.scheme.name, c.train.lr, r, c.seed) for r in (None, c.scheme_lr_ratio)]
         loss = next((losses[key] for key in keys if key in losses), None)
         point.run_dir.mkdir(parents=True, exist_ok=True)
+        begun = {"run": point.run_id, "fingerprint": of_rows.get("fingerprint", "f" * 64)}
+        write_rows(point.run_dir / "env.json", [begun])
         if loss is None:
             status.write(point.run_dir, Status("diverged"), run=point.run_id)
             continue
@@ -50,7 +53,7 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
             for name in "ab"
         ]
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    tuning.write(points, out)
+    tuning.write(points, out, say=print)
     return compose.read(out / "tuned.yaml")
 
 
@@ -126,6 +129,42 @@ def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
         losses: Losses = {(name, lr, None, 1): 3 + abs(lr - best) for lr in (1e-3, 2e-3, 4e-3)}
         rates = chosen(tmp_path, losses, f"scheme={name}", RATES)
     assert {name: tuned["lr"] for name, tuned in rates.items()} == {"rope": 1e-3, "nope": 4e-3}
+
+
+@pytest.mark.parametrize(
+    ("words", "of_rows", "grid", "best"),
+    [
+        (["train.lr=1e-3,5e-4"], {}, [1e-2, 4e-3, 1e-3, 5e-4], 1e-2),
+        (["train.lr=2e-2,4e-2"], {}, [1e-2, 4e-3, 2e-2, 4e-2], 1e-2),  # which diverge
+        (["train.lr=1e-3,5e-4"], {"fingerprint": "0" * 64}, [1e-3, 5e-4], 1e-3),
+        (["train.lr=1e-3,5e-4", "seed=2"], {}, [1e-3, 5e-4], 1e-3),
+        (["train.lr=1e-3,5e-4", "train.weight_decay=0.2"], {}, [1e-3, 5e-4], 1e-3),
+    ],
+)
+def test_a_grid_is_extended_by_a_second_one_of_the_same_training(
+    words: list[str],
+    of_rows: dict[str, str],
+    grid: list[float],
+    best: float,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rates = {1e-2: 2.4, 4e-3: 3.0, 1e-3: 4.7, 5e-4: 5.0}
+    losses: Losses = {("rope", lr, None, s): x for lr, x in rates.items() for s in (1, 2)}
+    chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
+    tuned = chosen(tmp_path, losses, "scheme=rope", *words, **of_rows)["rope"]
+    assert ([cell["lr"] for cell in tuned["grid"]], tuned["lr"]) == (grid, best)
+    said = capsys.readouterr().out
+    line = f"scheme=rope: {tmp_path}/tuned.yaml had rates of another training; they are replaced\n"
+    assert said == ("" if len(grid) == 4 else line)
+
+
+def test_schemes_without_a_rate_leave_those_of_others(tmp_path: Path) -> None:
+    losses: Losses = {("nope", lr, None, 1): 3.0 for lr in (1e-3, 2e-3)}
+    words = ["scheme=rope,alibi,nope", "train.lr=1e-3,2e-3"]
+    assert refusal(chosen, tmp_path, losses, *words).startswith("scheme=rope,alibi: every rate")
+    assert [*compose.read(tmp_path / "tuned.yaml")] == ["nope"]
+    assert "nope" in (tmp_path / "table.md").read_text()
 
 
 def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: Path) -> None:
