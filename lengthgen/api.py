@@ -85,7 +85,7 @@ def evaluate(
     changes |= flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
-    ((config, rows),) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
+    ((_, config, rows),) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
     curves = statistics.curves(statistics.findings(only(load_rows([run_dir]), rows)))
     wanted = config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]

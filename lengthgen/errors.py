@@ -18,6 +18,10 @@ class Diverged(UserError):
     """A loss or gradient that is not finite: nothing of it is kept, and it would end so again."""
 
 
+class Refused(UserError):
+    """What all processes of a run refuse before they work on it together."""
+
+
 class Stopped(BaseException):
     """A signal ended the work; nothing takes it for an error. exit_code is 128 + its number."""
 

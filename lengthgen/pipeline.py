@@ -13,7 +13,7 @@ from lengthgen.config.schema import Config, changed, from_plain, to_plain
 from lengthgen.data import sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
-from lengthgen.errors import UserError
+from lengthgen.errors import Refused, UserError
 from lengthgen.evaluation import protocols
 from lengthgen.evaluation.evaluator import Row, evaluate
 from lengthgen.evaluation.plan import plan
@@ -153,20 +153,28 @@ def evaluate_runs(
     *,
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
-) -> list[tuple[Config, list[Row]]]:
-    """Adds what is missing of the curves of runs; returns their changed configurations, and rows.
+) -> list[tuple[Path, Config, list[Row]]]:
+    """Adds what is missing of the curves of runs; returns them, as they are changed, and rows.
 
-    The rows are those that the configuration asks for, whether they were there or not.
+    The rows are those that the configuration asks for, whether they were there or not. Of several
+    runs, one that is refused is named in a line and left out.
     """
     configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugins)
     ranks = Ranks.from_env()
     device = devices.device_of(configs[0].runtime, ranks)
-    evaluated: list[tuple[Config, list[Row]]] = []
+    evaluated: list[tuple[Path, Config, list[Row]]] = []
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
             file = run_dir / "eval.jsonl"
             before = file.stat().st_size if file.exists() else 0
-            evaluated.append((config, evaluate(config, run_dir, ranks=ranks, show=show)))
+            try:
+                rows = evaluate(config, run_dir, ranks=ranks, show=show)
+            except Refused as error:
+                if len(run_dirs) == 1:
+                    raise
+                show.say(f"{run_dir} is not evaluated: {error}")
+                continue
+            evaluated.append((run_dir, config, rows))
             if ranks.is_main and file.exists() and file.stat().st_size > before:
                 tracking.show_results(config, run_dir, say=show.say)
     return evaluated

@@ -1,5 +1,6 @@
 """lengthgen eval."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -40,7 +41,7 @@ def evaluate_runs(
     """Evaluate trained runs, by default the newest one.
 
     Only missing rows are computed. Takes eval.* and runtime.* overrides; everything else is fixed
-    by the run.
+    by the run. A run that cannot be evaluated stops no other; the exit code is 1 then.
     """
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     given = {"lengths": lengths, "protocols": protocols, "variants": variants}
@@ -57,6 +58,9 @@ def evaluate_runs(
     )
     if Ranks.from_env().is_main:
         is_asked = "eval.lengths" in changes
-        asked = [n for config, _ in evaluated for n in config.eval.lengths if is_asked]
-        measured = [row for _, rows in evaluated for row in rows]
-        echo(report.terminal(run_dirs, measured, lengths=asked))
+        asked = [n for _, config, _ in evaluated for n in config.eval.lengths if is_asked]
+        measured = [row for *_, rows in evaluated for row in rows]
+        if evaluated:
+            echo(report.terminal([path for path, *_ in evaluated], measured, lengths=asked))
+        if len(evaluated) < len(run_dirs):
+            sys.exit(1)

@@ -37,7 +37,8 @@ def show_runs(arguments: Runs = None) -> None:
         try:
             echo("\n" + report.terminal([run_dir]))
         except UserError as error:
-            echo(f"\nno curve: {error}")
+            is_there = (run_dir / "eval.jsonl").exists()
+            echo(f"\nno curve: {error if is_there else 'this run has no evaluation yet'}")
         print_table(["file", "bytes"], [[path.name, f"{size:,}"] for path, size in files(run_dir)])
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import Ints, Span
-from lengthgen.errors import UserError
+from lengthgen.errors import Refused, UserError
 from lengthgen.evaluation import plan, protocols, scoring
 from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import cells, windows
@@ -37,11 +37,12 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
 
     A run that lacks none is only read: it may lie where nothing can be written.
 
-    Raises UserError if the run has no checkpoint or a length that no document has.
+    Raises Refused if the run has no checkpoint or a length that no document has.
     """
-    evaluation = open_run(config, run_dir, ranks=ranks, show=show)
+    opening = partial(open_run, config, run_dir, ranks=ranks, show=show)
+    evaluation = ranks.agreed(opening)
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
-        raise UserError(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
+        raise Refused(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
     facts = {cell: cell_facts(cell, evaluation) for cell in cells(config)}
 
     def stored() -> dict[Cell, list[Row]]:
@@ -56,7 +57,9 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
     if lacking():
         for message in plan.messages(config, evaluation.plan):
             show.say(message)
-        with status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext():
+        with ExitStack() as held:
+            lock = status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext()
+            ranks.agreed(partial(held.enter_context, lock))
             todo = lacking()  # another process may have written some meanwhile
             for measured in _measured(evaluation, todo):
                 if ranks.is_main:

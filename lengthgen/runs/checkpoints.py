@@ -126,6 +126,9 @@ def final(config: Config, run_dir: Path) -> Checkpoint:
     """
     checkpoint = newest(run_dir, run=config.run_id)
     if checkpoint is None:
+        state, reason, *_ = status.read_status(run_dir, run=config.run_id)
+        if state == "diverged":
+            raise UserError(f"{run_dir} diverged: {reason or 'lower train.lr'}")
         raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
     if status.final_weights(run_dir, run=config.run_id) not in (None, checkpoint.sha256):
         raise UserError(

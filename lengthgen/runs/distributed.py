@@ -4,7 +4,7 @@ import ctypes
 import logging
 import os
 import signal
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import Refused, UserError, first_line
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for another one gives up
@@ -116,6 +116,17 @@ class Ranks:
         values: list[T | None] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return cast(list[T], values)
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        """Returns what `work` does here. Raises Refused in all processes if one has a UserError."""
+        done, refused = list[T](), None
+        try:
+            done.append(work())
+        except UserError as error:
+            refused = str(error)
+        for line in filter(None, self.gather(refused)):
+            raise Refused(line)
+        return done[0]
 
     def barrier(self) -> None:
         if self.world_size > 1:

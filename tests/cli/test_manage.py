@@ -18,6 +18,7 @@ from small import SMALL, valid
 from lengthgen.config import compose
 from lengthgen.config.schema import Train, from_overrides, overrides_of
 from lengthgen.runs import directory, status
+from lengthgen.runs.status import Status
 
 QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
 
@@ -182,7 +183,7 @@ def test_a_run_that_is_damaged_hides_no_other_and_can_be_removed(shell: Shell, r
 def test_a_run_that_is_not_measured_is_shown_without_a_curve(shell: Shell, run: Path) -> None:
     (run / "eval.jsonl").unlink()
     ran = shell.run("show", run.name)
-    assert (ran.code, "\nno curve: no run to show in " in ran.out) == (0, True)
+    assert (ran.code, "\nno curve: this run has no evaluation yet" in ran.out) == (0, True)
 
 
 def test_a_run_that_is_named_twice_is_removed_once(shell: Shell, run: Path) -> None:
@@ -202,6 +203,21 @@ def test_an_evaluation_of_several_runs_shows_the_lengths_of_each(shell: Shell, r
     assert longer.code == 0, longer.err
     ran = shell.run("eval", *sorted(p.name for p in Path("runs").glob("alibi-*")), "--lengths", "T")
     assert re.search(r"^\| scheme .* 16 \| +32 \|", ran.out, re.MULTILINE), ran.out
+
+
+def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) -> None:
+    for name, state in {"begun": "stopped", "lost": "diverged"}.items():
+        copied = shutil.copytree(run, run.parent / name)
+        shutil.rmtree(copied / "checkpoints")
+        status.write(copied, Status(state, "why; lower train.lr"), run=run.name)
+    ran = shell.run("eval", "runs/begun", "runs/lost", f"runs/{run.name}", "--lengths", "8")
+    assert (ran.code, "| alibi " in ran.out, "Traceback" in ran.err) == (1, True, False)
+    begun, lost = run.parent / "begun", run.parent / "lost"
+    assert [line for line in ran.err.splitlines() if "lost" in line or "begun" in line] == [
+        f"{begun} is not evaluated: {begun} has no checkpoint yet; lengthgen train continues it",
+        f"{lost} is not evaluated: {lost} diverged: why; lower train.lr",
+    ]
+    assert shell.error_of("eval", "runs/lost") == f"{lost} diverged: why; lower train.lr"
 
 
 def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) -> None:

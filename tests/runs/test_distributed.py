@@ -14,7 +14,7 @@ from small import SMALL
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from trained import rows_of, weights_of
 
-from lengthgen.runs import distributed
+from lengthgen.runs import distributed, status
 from lengthgen.runs.distributed import CONTINUES, Failed
 
 # 8 windows, which carry a memory, do not divide by 3 processes, nor by 2 windows at a time each.
@@ -50,6 +50,21 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path) -> None:
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
             torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_a_run_that_one_process_cannot_evaluate_is_left_out_by_all(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        words = [*SMALL, "scheme=nope", f"seed={seed}", f"runtime.root={tmp_path}/runs"]
+        assert here("train", *words).code == 0
+    one, other = sorted((tmp_path / "runs").glob("nope-*"))
+    for log in tmp_path.glob("runs/*/eval.jsonl"):
+        log.unlink()
+    with status.run_lock(one, "eval"):  # which the main process alone asks for
+        ran = commands.run(*TORCHRUN, "-m", "lengthgen", "eval", str(one), str(other))
+    assert (ran.code, "| nope " in ran.out) == (1, True), ran.err
+    assert f"{one} is not evaluated: {one}: another process is at work" in ran.err
+    assert len({row["document"] for row in rows_of(other / "eval.jsonl")}) > 1
 
 
 @pytest.mark.parametrize(
