@@ -1,6 +1,7 @@
 """Probes of a run: what probes.jsonl lacks is computed, and pictures are drawn of it."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -8,11 +9,12 @@ from pkgutil import iter_modules
 import numpy as np
 
 from lengthgen import probes
-from lengthgen.config.registry import registered
+from lengthgen.config.registry import code_of, registered
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.protocols import HEADLINE, named
+from lengthgen.evaluation.rows import parts_hash
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.model.build import with_parts
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
@@ -80,7 +82,9 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         for variant, scheme in {None: model.scheme, **variants}.items():
             model.scheme = scheme.requires_grad_(False)
             for each in chosen:
-                key = {**about, "probe": each.name, "variant": variant}
+                code = sha256(code_of(type(each)).encode()).hexdigest()[:12]
+                key = {**about, "probe": each.name, "code": code, "variant": variant}
+                key["parts"] = parts_hash(config, variant)
                 summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
     return summaries
 

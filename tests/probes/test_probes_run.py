@@ -95,6 +95,20 @@ def test_under_a_variant_it_is_the_changed_model_that_is_probed(run_dir: Path) -
     assert (run_dir / "probes" / "attention+window.png").is_file()
 
 
+def test_a_variant_that_was_redefined_is_probed_again(run_dir: Path, shell: Shell) -> None:
+    root = f"runtime.root={run_dir.parent}"
+    config, found = small_config(*WORDS, root, "eval.variants=[window]"), list[str]()
+    for width in (0.5, 1.0):
+        window = {"window": {"width": width, "sinks": 0}}
+        redefined = config.model_copy(update={"variants": {"window": window}})
+        summaries = probes.probe(redefined, run_dir, probes.build(["attention"]), QUIET)
+        found.append(summaries["attention + window"])
+    assert found[0] != found[1]
+    assert shell.run("report", root, "--out", "report").code == 0
+    shown = [line for line in Path("report/table.md").read_text().splitlines() if "window" in line]
+    assert [found[1] in line for line in shown] == [True]
+
+
 def test_a_run_without_a_checkpoint_cannot_be_probed(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoint yet; lengthgen train continues it"):
@@ -147,5 +161,7 @@ def test_a_file_is_a_probe(run_dir: Path, shell: Shell) -> None:
     _, _, line, _ = ran.out.splitlines()
     assert re.fullmatch(r"uncertainty\tlength 16: entropy \S+; length 64: entropy \S+", line)
     assert (run_dir / "probes" / "uncertainty.png").exists()
+    Path("uncertainty.py").write_text(FILE.replace('"entropy"', '"bits"'))
+    assert ": bits " in shell.run("probe", *own, *words).out
     listed = shell.run("list", "probes", *own).out
     assert "\nuncertainty\tThe mean entropy of the prediction" in listed
