@@ -31,7 +31,7 @@ Slurm = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check and list every point, measure a step, and stop.")
+    bool, typer.Option("--dry-run", help="Check and list every point, measure steps, and stop.")
 ]
 
 
@@ -135,11 +135,8 @@ def run(
     slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
     if not dry_run:
         return local.run(points, slots, gpus=gpus, say=warn)
-    seconds = local.seconds_per_step(todo[0], slots[0], say=warn)
-    rate = f"{todo[0].title}: {seconds:.3g} s a step, {todo[0].config.train.steps:,} steps"
-    total = clock(seconds * sum(point.config.train.steps for point in todo) / len(slots))
-    to_do = f"{len(todo)} points to do, {len(slots)} at a time"
-    warn_once(f"{rate}; {to_do}: about {total} of training")
+    total = clock(local.seconds_left(todo, slots[0], say=warn) / len(slots))
+    warn(f"{len(todo)} points to do, {len(slots)} at a time: about {total} of training")
     return before
 
 

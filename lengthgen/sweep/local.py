@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from lengthgen.sweep.states import PointState, counted, pending, state_of, state
 from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_of
 
 SECONDS_BETWEEN_POLLS = 0.2
+MOST_MEASURED = 12  # by a dry run
 Say = Callable[[str], None]
 Process = subprocess.Popen[bytes]
 
@@ -149,6 +151,30 @@ def _end_of(child: Child) -> PointState:
     printed = (point.run_dir / "console.txt").read_text("utf-8", errors="replace").rstrip()
     last_line = printed.rpartition("\n")[2].removeprefix("error: ")
     return PointState("failed", last_line or f"exit code {code}")
+
+
+def seconds_left(points: Sequence[Point], slot: Slot, *, say: Say) -> float:
+    """Returns about how long the steps that points lack take one after the other.
+
+    A step of each model, scheme, length and batch is measured. Of more than MOST_MEASURED of these,
+    the others are taken to be as fast as the mean.
+    """
+    kinds: dict[str, tuple[Point, list[int]]] = {}
+    for point in points:
+        train, done = point.config.train, status.checkpoint_folders(point.run_dir)[-1:]
+        if left := train.steps - sum(map(status.step_of, done)):
+            kind = f"{point.config.model} {point.config.scheme} {train.length} {train.batch_tokens}"
+            kinds.setdefault(kind, (point, []))[1].append(left)
+    measured, total, others = list[float](), 0.0, [*kinds.values()][MOST_MEASURED:]
+    for point, left in [*kinds.values()][:MOST_MEASURED]:
+        measured.append(seconds_per_step(point, slot, say=say))
+        total += measured[-1] * sum(left)
+        of_points = f"{sum(left):,} steps left in {len(left)} point{'s' * (len(left) > 1)}"
+        say(f"{point.title}: {measured[-1]:.3g} s a step, {of_points} like it")
+    if others:
+        say(f"{len(others)} more models or schemes: taken to be as fast as the mean of these")
+        total += fmean(measured) * sum(sum(left) for _, left in others)
+    return total
 
 
 def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:

@@ -13,6 +13,8 @@ from small import small_config, smaller
 from trained import assert_same_bits, descendants, is_alive
 
 from lengthgen import pipeline
+from lengthgen.sweep import local
+from lengthgen.sweep.grid import points
 
 LONG = "train.tokens=38400"  # 300 steps, so that a signal comes in the middle
 PART = """
@@ -73,16 +75,27 @@ def test_a_point_that_fails_stops_no_other_and_is_repeated_alone(tmp_path: Path)
     assert files(good) == before
 
 
-def test_a_dry_run_lists_points_and_seconds_of_a_step_and_trains_none(tmp_path: Path) -> None:
-    ran = sweep("scheme=rope", "seed=1,2", "--jobs", "2", "--dry-run")
-    assert (ran.code, column(ran, "state")) == (0, ["new", "new"])
-    assert ran.err.splitlines()[-1].startswith("seed=1: ")
-    said = (
-        r"([\d.]+) s a step, 8 steps; 2 points to do, 2 at a time: about (\d+):(\d\d) of training"
-    )
-    [(step, minutes, seconds)] = re.findall(said, ran.err.splitlines()[-1])
-    assert 60 * int(minutes) + int(seconds) == pytest.approx(8 * float(step), rel=0.01, abs=0.6)
-    assert not list(tmp_path.glob("runs/*-s*"))
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_dry_run_measures_a_step_of_each_model_counts_those_left_and_trains_none(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_MEASURED", most)
+    words = smaller("model.n_layers=1,16", "seed=1,2", "train.tokens=128000")
+    every = points(words, config_dir=None, plugins=[])
+    stopped = every[3].run_dir / "checkpoints/step-00000400"
+    stopped.mkdir(parents=True)
+    ran = here("sweep", *words, "--jobs", "2", "--dry-run")
+    assert (ran.code, column(ran, "state")) == (0, ["new"] * 4)
+    said = r"(model.n_layers=\d+ seed=1): (\S+) s a step, (\S+) steps left in 2 points like it"
+    steps = re.findall(said, ran.err)
+    titles = [(every[0].title, "2,000"), (every[2].title, "1,600")]
+    assert [(title, left) for title, _, left in steps] == titles[:most]
+    assert ("1 more models or schemes: taken to be as fast as" in ran.err) == (most == 1)
+    last = r"4 points to do, 2 at a time: about (\d+):(\d\d) of training"
+    [(minutes, seconds)] = re.findall(last, ran.err.splitlines()[-1])
+    total = sum(float(step) * n for (_, step, _), n in zip(steps * 2, (2000, 1600), strict=False))
+    assert 60 * int(minutes) + int(seconds) == pytest.approx(total / 2, rel=0.01, abs=0.6)
+    assert [*stopped.parents[2].glob("*-s*/*")] == [stopped.parent]
 
 
 @pytest.mark.slow
