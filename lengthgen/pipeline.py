@@ -9,7 +9,7 @@ from typing import Any
 from lengthgen import schemes, tracking
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.schema import Config, changed, from_plain, to_plain
+from lengthgen.config.schema import Config, InitFrom, changed, from_plain, to_plain
 from lengthgen.data import sources
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
@@ -184,7 +184,7 @@ def evaluate_runs(
 def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     """Trains to the budget, resuming what is there, evaluates, and shows all of it in W&B.
 
-    Returns the run directory, which is made after the model has run once.
+    Returns the run directory, which is made after the model has run once and has its first weights.
     """
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
@@ -194,6 +194,9 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
     model = None if trained else create(config, vocab_size=corpus.vocab_size)
     if model is not None:
         try_out(model, config)
+        init = config.train.init_from
+        if isinstance(init, InitFrom) and not status.checkpoint_folders(run_dir):
+            init_from.load_weights(model, init, corpus, say=show.say)
     is_done = trained and status.read_status(run_dir, run=config.run_id).state == "done"
     with ExitStack() as stack:
         if ranks.is_main:

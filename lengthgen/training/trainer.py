@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lengthgen.config.schema import Config, InitFrom
+from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import TrainingWindows
@@ -17,7 +17,6 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, devices, directory, signals
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training import init_from
 from lengthgen.training.optim import lr_at
 from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
@@ -33,7 +32,7 @@ def train(
     log: Callable[[dict[str, Any]], None],
     validate: Callable[[Transformer], dict[str, float]] | None = None,
 ) -> None:
-    """Takes the steps that are left of a run of a model that was just created.
+    """Takes the steps that are left of a run of a model with its first weights.
 
     `log` is given each row of train.jsonl, with what `validate` returns every val_every steps.
     Raises Diverged, Stopped and UserError.
@@ -46,7 +45,7 @@ def train(
         )
     windows = TrainingWindows(corpus, objective_of(config).window_targets)
     state = fresh_state(config, model, device=device)
-    _resume(state, corpus, say=show.say)
+    _resume(state, say=show.say)
     began_at = state.step
     if ranks.is_main:  # the steps after the checkpoint are taken again
         keep_rows(file, lambda row: row["train/step"] <= began_at, run=config.run_id)
@@ -100,9 +99,9 @@ def train(
         )
 
 
-def _resume(state: State, corpus: TokenizedCorpus, *, say: Callable[[str], None]) -> None:
-    """Continues from the newest checkpoint; without one, from the weights of train.init_from."""
-    config, init = state.config, state.config.train.init_from
+def _resume(state: State, *, say: Callable[[str], None]) -> None:
+    """Continues from the newest checkpoint, if there is one."""
+    config = state.config
     checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
     if checkpoint is not None:
         trainer = checkpoint.trainer_state()
@@ -113,8 +112,6 @@ def _resume(state: State, corpus: TokenizedCorpus, *, say: Callable[[str], None]
         state.nats = torch.full_like(state.nats, nats)
         state.model.carry_on(trainer["carried"])
         say(f"resuming after step {checkpoint.step} of {config.train.steps}")
-    elif isinstance(init, InitFrom):
-        init_from.load_weights(state.model, init, corpus, say=say)
 
 
 def _is_due(state: State) -> bool:

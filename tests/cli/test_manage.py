@@ -18,7 +18,7 @@ from small import SMALL, valid
 from lengthgen.config import compose
 from lengthgen.config.schema import Train, from_overrides, overrides_of
 from lengthgen.runs import directory, status
-from lengthgen.runs.status import Status
+from lengthgen.runs.status import State, Status
 
 QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
 
@@ -206,7 +206,8 @@ def test_an_evaluation_of_several_runs_shows_the_lengths_of_each(shell: Shell, r
 
 
 def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) -> None:
-    for name, state in {"begun": "stopped", "lost": "diverged"}.items():
+    states: dict[str, State] = {"begun": "stopped", "lost": "diverged"}
+    for name, state in states.items():
         copied = shutil.copytree(run, run.parent / name)
         shutil.rmtree(copied / "checkpoints")
         status.write(copied, Status(state, "why; lower train.lr"), run=run.name)

@@ -108,8 +108,10 @@ def test_what_a_run_cannot_begin_with_is_refused(base: Path, more: list[str], te
 
 
 def test_a_run_that_is_unfinished_or_of_other_tokens_or_has_changed_is_refused(own: Path) -> None:
+    config = config_of(own, "scheme=t5", "corpus.alphabet=17")
     with pytest.raises(UserError, match=r"was trained on other tokens than this corpus .*; give"):
-        begun(config_of(own, "scheme=t5", "corpus.alphabet=17"))
+        pipeline.train(config)
+    assert not config.run_dir.exists()
     config = config_of(own, "scheme=t5")
     shutil.rmtree(status.checkpoint_folders(own)[-1])
     with pytest.raises(UserError, match=r"does not hold the weights .* any more"):
