@@ -56,14 +56,16 @@ class Sums:
     """Sums and counts of one quantity: a row per point and seed, a column per document."""
 
     def __init__(self, rows: pd.DataFrame, quantity: Quantity) -> None:
+        self.rows: dict[CurvePoint, dict[int, int]] = {}  # the row of each seed
         scored = rows.loc[rows["document"].notna()]
+        if scored.empty:
+            return
         nats, counts = quantity(scored)
         index = ["protocol", "series", "length", "seed"]
         table = scored[[*index, "document"]].assign(nats=nats, counts=counts)
         wide = table.pivot(index=index, columns="document", values=["nats", "counts"])
         self._nats, self._counts = (wide[key].to_numpy(np.float64) for key in ("nats", "counts"))
         self._documents = wide["counts"].columns.to_numpy(str)
-        self.rows: dict[CurvePoint, dict[int, int]] = {}  # the row of each seed
         for row, (*point, seed) in enumerate(wide.index):
             self.rows.setdefault(CurvePoint(*point), {})[seed] = row
 

@@ -116,6 +116,13 @@ def test_a_series_without_a_value_beyond_T_is_named() -> None:
     assert not report.sections(rows[rows["length"] <= rows["train_length"]])[0].sentences
 
 
+def test_lengths_none_of_which_has_a_value_are_reported_with_the_reason(tmp_path: Path) -> None:
+    rows = rows_of().drop_duplicates(["run", "length"])
+    rows = rows.assign(document=None, nats=None, n_documents=0, skipped="it has 512 rows")
+    assert "it has 512 rows" in written(rows, tmp_path)["report.html"].decode()
+    assert "n/a" in report.summary(report.sections(rows))
+
+
 def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     about = json.dumps(dict.fromkeys(["command", "commit", "processor"], HOSTILE))
     words = {"corpus": HOSTILE, "model": HOSTILE, "precision": HOSTILE, "environment": about}
