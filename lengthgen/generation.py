@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import Objective, objective_of
-from lengthgen.data.tokenizer import read_tokenizer
+from lengthgen.data.tokenizer import normalised, read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.scored_text import Plan
@@ -83,7 +83,7 @@ def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
     name = trained.config.corpus.name
     try:
         prompt.encode()
-        prompt = trained.objective.encoded(prompt)
+        prompt = normalised(trained.objective.encoded(prompt), trained.tokenizer)
     except UnicodeEncodeError:
         raise UserError("--prompt: this is no UTF-8 text") from None
     except ValueError as error:

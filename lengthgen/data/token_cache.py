@@ -32,6 +32,7 @@ from lengthgen.data.tokenizer import (
     finds_words_as_gpt2,
     in_thread,
     is_sentencepiece,
+    normalised,
     pieces,
     token_bytes,
     train_tokenizer,
@@ -124,6 +125,7 @@ class Build:
             for d in documents:
                 try:
                     raw, _ = d.text.encode(), d.name.encode()
+                    raw = normalised(d.text, self.tokenizer).encode()
                 except (UnicodeEncodeError, AttributeError):
                     which, text = getattr(d, "name", None), getattr(d, "text", d)
                     raise UserError(
@@ -167,7 +169,7 @@ class Build:
                         raise UserError(
                             f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
                             f"{texts[i].name} ({n_bytes} bytes become {n_encoded}); use one "
-                            "without normalizer and prefix space, or bpe, or bytes"
+                            "without prefix space, and without normalizer but NFC, or bpe, or bytes"
                         )
                     if corpus.packed and i and not lengths[i]:
                         file.write(np.array([bos_id], dtype=dtype).tobytes())

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from lengthgen.config import schema
 from lengthgen.config.schema import TOKENIZERS
@@ -201,6 +201,12 @@ def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
         elif not added[i].special:
             n_bytes[i] = len(token.encode())
     return n_bytes
+
+
+def normalised(text: str, tokenizer: tokenizers.Tokenizer | None) -> str:
+    """Returns a text with its characters composed, if the tokenizer composes them (NFC)."""
+    nfc = tokenizer and tokenizer.normalizer
+    return nfc.normalize_str(text) if isinstance(nfc, normalizers.NFC) else text
 
 
 def is_sentencepiece(tokenizer: tokenizers.Tokenizer) -> bool:

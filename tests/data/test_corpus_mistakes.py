@@ -46,6 +46,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
     ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
     ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "{}/b.csv:1 is damaged (unexpected end of data)"),
+    ({"b.csv": "text,id\nA, B,1\n"}, "", {}, "{}/b.csv:1 has more fields than the header; quote"),
     ({"b.json": '{\n"data": [{"text": "A"}]}'}, "", {}, "b.json:1 has no text in column 'text'"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, NO_TRAIN),
@@ -97,6 +98,10 @@ def lower_case(tokenizer: dict[str, Any]) -> None:
     tokenizer["normalizer"]["normalizers"].append({"type": "Lowercase"})
 
 
+def compatible(tokenizer: dict[str, Any]) -> None:
+    tokenizer["normalizer"] = {"type": "NFKC"}
+
+
 def words(tokenizer: dict[str, Any]) -> None:
     model = tokenizers.models.WordLevel(vocab={"<s>": 0, "a": 1}, unk_token="<s>")
     tokenizer |= json.loads(tokenizers.Tokenizer(model).to_str())
@@ -108,6 +113,7 @@ def words(tokenizer: dict[str, Any]) -> None:
         (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
         (prefixed, {}, r"given.json changes the text of \S+ \(\d+ bytes become"),
+        (compatible, {}, r"given.json changes the text of \S+ \(\d+ bytes become"),
         (words, {}, "given.json is not byte-level"),
         (lower_case, {}, "given.json is not byte-level"),
     ],
@@ -135,6 +141,18 @@ def test_tokens_of_sentencepiece_stand_for_all_bytes_of_a_text_and_the_blank_bef
     for i, n_bytes in enumerate(corpus.train.lengths.tolist()):
         assert given.token_bytes[given.train.document(i)].sum() == n_bytes + 1
     assert len({*given.train.tokens.tolist()} & {*range(2, 258)}) > 10  # bytes of what has no piece
+
+
+def test_bytes_are_those_of_a_text_whose_characters_the_tokenizer_composes(
+    folder: Path, cache_dir: Path
+) -> None:
+    corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
+    nfc = json.loads(corpus.tokenizer_path.read_text()) | {"normalizer": {"type": "NFC"}}
+    write(cache_dir, {"given.json": json.dumps(nfc)})
+    given = load(files(folder, tokenizer=str(cache_dir / "given.json")), cache_dir).corpus
+    n_bytes = [[c.meta[s]["bytes"] for s in ("train", "validation")] for c in (corpus, given)]
+    assert n_bytes[1] == [len(split.tokens) for split in (given.train, given.validation)]
+    assert sum(n_bytes[0]) - sum(n_bytes[1]) == TEXTS["accents.txt"].count("e\u0301") > 0
 
 
 def test_no_path_copies_without_room_and_no_library_are_errors(tmp_path: Path) -> None:

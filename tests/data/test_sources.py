@@ -37,7 +37,7 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     cache_dir = tmp_path_factory.mktemp("cache")
     zstd = pa.compress(b"text\nK\n", codec="zstd", asbytes=True)
     contents: dict[str, Any] = {
-        **{"a.txt": "A", "b/c.md": "B", "d.py": "C", "e.log": "no", ".git/x.txt": "no"},
+        **{"a.txt": "\ufeffA", "b/c.md": "B", "d.py": "C", "e.log": "no", ".git/x.txt": "no"},
         **{"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n', "h.so": "no", "i.so": "no"},
         **{"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""},
         **{"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},
@@ -82,6 +82,7 @@ def test_a_name_that_is_no_utf_8_names_a_document(tmp_path: Path) -> None:
     ("contents", "changes", "validation"),
     [
         ({"train/a.txt": "A", "train/b.txt": "BBB", "validation/c.txt": "C"}, {}, ["c.txt"]),
+        ({"a.txt": "A", "b.txt": "BBB", "validation/c.txt": "C"}, {}, ["c.txt"]),
         ({"train/a.txt": "A", "held/c.txt": "C"}, {"validation_path": "{}/held"}, ["c.txt"]),
         ({"a.txt": "short", "b.txt": "much longer", "__init__.py": ""}, {}, ["a.txt"]),
     ],

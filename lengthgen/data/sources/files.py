@@ -68,13 +68,13 @@ class Files(Source):
     @cached_property
     def split_paths(self) -> tuple[list[Path], list[Path]]:
         """The files of training and of validation; none in the latter if the rule must split."""
-        if self.validation_path is not None:
-            validation = expand(self.validation_path, "corpus.validation_path")
-            return sorted({*expand(self.path)} - {*validation}), validation
-        folders = [os.path.join(str(self.path), name) for name in ("train", "validation")]
-        if all(map(os.path.isdir, map(os.path.expanduser, folders))):
-            return expand(folders[0]), expand(folders[1])
-        return expand(self.path), []
+        path, held_out = self.path, self.validation_path
+        folder = os.path.expanduser(str(path))
+        if held_out is None and os.path.isdir(f"{folder}/validation"):
+            held_out = f"{folder}/validation"
+            path = f"{folder}/train" if os.path.isdir(f"{folder}/train") else path
+        validation = [] if held_out is None else expand(held_out, "corpus.validation_path")
+        return sorted({*expand(path)} - {*validation}), validation
 
     def data_key(self) -> str:
         return states([*self.split_paths[0], *self.split_paths[1]])
@@ -146,7 +146,7 @@ class Files(Source):
                     if _kind(path) not in COLUMNS and _is_wide(stream.peek(32)[:32]):
                         raise ValueError(NO_MARK)
                     if is_text:
-                        yield Document(name=name, text=stream.read().decode())
+                        yield Document(name=name, text=stream.read().decode("utf-8-sig"))
                         continue
                     texts = _texts(stream, _kind(path), self.text_column)
                     for row, text in enumerate(texts, start=1):
