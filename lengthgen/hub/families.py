@@ -45,7 +45,8 @@ IGNORED = re.compile(  # keys that change no logit of a trained model, unless a 
     r"|prefix|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|embedding_fraction"
     r"|norm_type|reorder_and_upcast_attn|attention_softmax_in_fp32|masked_softmax_fusion"
     r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config|lengthgen|learned_pos_emb"
-    r"|max_window_layers|head_dim"
+    r"|max_window_layers|head_dim|offset_alibi|init_config|tokenizer_name|cache_implementation"
+    r"|use_parallel_embedding"
 )
 
 
