@@ -68,6 +68,9 @@ def generate(
         show.say(advice)
     answers = itertools.chain(*trained.planned.examples.values())
     limit = limit or max((answer.scored for answer in answers), default=TOKENS)
+    n_read = len(tokens) + limit - 1
+    if trained.end is None and (reason := trained.model.scheme.unsupported_reason(n_read)):
+        raise UserError(f"--tokens={limit}: {reason}; ask for fewer, or begin with a shorter text")
     write = partial(continuation, trained.model, tokens, limit=limit, end=trained.end)
     seed, precision = trained.config.eval.seed, trained.config.eval.precision
     written = list(write(temperature=temperature, seed=seed, precision=precision))
