@@ -33,7 +33,13 @@ def show_runs(arguments: Runs = None) -> None:
         words = [w for w in schema.overrides_of(config) if not w.startswith("runtime.")]
         plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
         words += [word for path in plugins for word in ("--plugin", path)]
-        echo(f"\nlengthgen train {shlex.join(words)}")
+        command, init = "train", config.train.init_from
+        if not config.train.tokens and isinstance(init, schema.InitFrom):  # it was imported
+            words = [w for w in words if w.startswith(("corpus", "eval."))]
+            words = [w for w in words if not w.startswith(("corpus.tokenizer=", "corpus.bos="))]
+            words = [init.path, f"--name={init.run}", f"--length={config.train.length}", *words]
+            command = "import"
+        echo(f"\nlengthgen {command} {shlex.join(words)}")
         try:
             echo("\n" + report.terminal([run_dir]))
         except UserError as error:

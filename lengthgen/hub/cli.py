@@ -72,6 +72,8 @@ def import_model(
     for word in overrides:
         if not word.startswith(("corpus", "eval.", "runtime.")):
             raise UserError(f"{word}: import takes corpus, eval.* and runtime.* alone; drop it")
+        if word.startswith(("corpus.tokenizer=", "corpus.bos=", "corpus.vocab_size=")):
+            raise UserError(f"{word}: import takes that of the model; drop it")
     from lengthgen.hub import imported
     from lengthgen.terminal import Progress
 

@@ -124,10 +124,10 @@ def _own_keys(config: Config, rows: int) -> dict[str, Any]:
 
 def _write_keys(aside: Path, keys: dict[str, Any], about: About, corpus: TokenizedCorpus) -> None:
     """Writes configuration and tokenizer, with the tokens that part documents."""
-    eos = keys.get("eos_token_id", corpus.bos_id)  # of an imported model, its own
+    ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id"), corpus.bos_id)
+    keys = {**ids, "pad_token_id": None, **keys, "dtype": "float32", OWN: about.model_dump()}
+    eos = keys["eos_token_id"]  # of an imported model, its own
     ends = {"bos_token": corpus.bos_id, "eos_token": eos[0] if isinstance(eos, list) else eos}
-    ids = {f"{name}_id": i for name, i in ends.items()}
-    keys = {**keys, **ids, "pad_token_id": None, "dtype": "float32", OWN: about.model_dump()}
     tokenizer = _tokenizer(corpus)
     tokens = {name: tokenizer.id_to_token(i) for name, i in ends.items() if i is not None}
     tokens["tokenizer_class"] = "PreTrainedTokenizerFast"

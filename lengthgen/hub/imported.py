@@ -27,6 +27,7 @@ from lengthgen.runs import checkpoints, directory, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 THEIRS = "conf/config.json"  # in a run, of the folder that it was imported from
+FINE_TUNING = 1.0e-4  # train.lr of what goes on with the weights
 PADDING = 1024  # rows of an embedding beyond the tokenizer's ids are fewer
 
 
@@ -51,10 +52,13 @@ def import_model(
     tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
     bos = prepended(tokenizer)
     name = name or Path(os.path.abspath(source.partition("@")[0])).name
-    name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:64]
+    name = re.sub(r"^(?=[\d._]*$)|^\.|[^A-Za-z0-9_.]", "_", name)[:64]  # experiment=1 is no word
     config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
     if (config.run_dir / "DONE").exists():
-        say(f"{config.run_id} is there already")
+        there, own = pipeline.config_of(config.run_dir, {}), ("eval", "runtime")
+        same = all(getattr(there, section) == getattr(config, section) for section in own)
+        stays = "" if same else "; its eval.* and runtime.* stay, give others to lengthgen eval"
+        say(f"{config.run_id} is there already{stays}")
         return config.run_dir
     source_of(config.corpus).check()
     with torch.device("meta"):
@@ -113,8 +117,9 @@ def _config(
     name: str, read: Read, tensors: Tensors, overrides: Sequence[str], *, has_bos: bool
 ) -> Config:
     """Returns the configuration of a run that begins with these weights and takes no step."""
-    T = read.T
-    words = [*overrides, f"train.length={T}", f"train.batch_tokens={T}", "train.precision=fp32"]
+    T, usual = read.T, compose.load("train", "default")["batch_tokens"]
+    words = [*overrides, f"train.length={T}", f"train.batch_tokens={max(T, usual // T * T)}"]
+    words += [f"train.lr={FINE_TUNING}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
     base = from_overrides(words, config_dir=None, plugins=[])
@@ -140,7 +145,7 @@ def _experiment(config: Config) -> bytes:
     plain = to_plain(config)
     chosen: dict[str, Any] = {key: plain[key] for key in ("model", "scheme")}
     chosen["corpus"] = {key: plain["corpus"][key] for key in ("tokenizer", "bos")}
-    chosen["train"] = {key: plain["train"][key] for key in ("length", "batch_tokens")}
+    chosen["train"] = {key: plain["train"][key] for key in ("length", "batch_tokens", "lr")}
     chosen["train"]["init_from"] = config.run_id
     defaults = {"defaults": [{"override /scheme": EMPTY}, "_self_"]}
     text = yaml.safe_dump(defaults | chosen, sort_keys=False)

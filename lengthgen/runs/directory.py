@@ -116,8 +116,11 @@ def load_corpus(config: Config, run_dir: Path, *, say: Callable[[str], None]) ->
 
     That of an imported model has no training text, unless it is compared with the validation text.
     """
+    asked, kept = config.corpus, run_dir.parent / ".tokenizers" / Path(config.corpus.tokenizer).name
+    if not os.path.exists(asked.tokenizer) and kept.exists():  # the run was moved here
+        asked = asked.model_copy(update={"tokenizer": str(kept)})
     corpus = corpora.load(
-        config.corpus,
+        asked,
         cache_dir=config.runtime.cache_dir,
         say=say,
         fingerprint=read_provenance(run_dir, run=config.run_id).get("fingerprint"),

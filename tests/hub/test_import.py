@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,11 @@ from small_corpora import write
 from torch import Tensor
 from trained import rows_of
 
+from lengthgen.config import compose
 from lengthgen.data import corpora
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported, load
+from lengthgen.hub.families import read
 from lengthgen.hub.folder import export
 from lengthgen.model.build import build_model
 from lengthgen.model.kv_cache import forward_cached, why_uncached
@@ -234,13 +237,22 @@ def words(run_dir: Path, *more: str) -> list[str]:
 def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_trained_further(
     save: Callable[..., Path], tmp_path: Path
 ) -> None:
-    folder = save(their_model("llama"))
+    ids = {"bos_token_id": 1, "eos_token_id": [3, 4], "pad_token_id": 2}
+    folder = save(their_model("llama", **ids))
     root = f"runtime.root={tmp_path / 'runs'}"
     ran = here("import", str(folder), "--name=theirs v1", *TEXT, root)
     assert ran.code == 0, ran
     run_dir = Path(ran.out.strip())
     assert run_dir.name.startswith("rope-theirs_v1-synthetic-s1-")
-    assert here("import", str(folder), "--name=theirs v1", *TEXT, root).out == ran.out
+    again = here("import", str(folder), "--name=theirs v1", *TEXT, root)
+    assert (again.out, "stay" in again.err) == (ran.out, False)
+    again = here("import", str(folder), "--name=theirs v1", *TEXT, root, "eval.targets=4")
+    assert "its eval.* and runtime.* stay, give others to lengthgen eval" in again.err
+    (line,) = [
+        line for line in here("show", root).out.splitlines() if line.startswith("lengthgen ")
+    ]
+    assert line.startswith(f"lengthgen import {folder} --name=theirs_v1 --length={T} corpus=")
+    assert here(*shlex.split(line)[1:], root).out == ran.out
     assert here("list", "runs", root).out.splitlines()[1].split("\t")[:2] == [run_dir.name, "done"]
     assert "rope + ntk" in here("eval", *words(run_dir), "--variants=ntk").out
     rows = rows_of(run_dir / "eval.jsonl")
@@ -251,16 +263,22 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     continued = here("generate", *words(run_dir), "--prompt=the fox", "--tokens=4")
     assert continued.out.startswith("the fox")
     assert here("export", *words(run_dir), str(tmp_path / "export")).code == 0
+    exported = json.loads((tmp_path / "export/config.json").read_text())
+    assert {key: exported[key] for key in ids} == ids
     ours = logits(load(tmp_path / "export").model, some_tokens(T))
     assert torch.equal(ours, logits(our_model(run_dir), some_tokens(T)))
     further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
     config_dir = f"--config-dir={run_dir / 'conf'}"
     ran = here("train", config_dir, *TEXT, "experiment=theirs_v1", root, *further)
+    given = compose.read(run_dir / "conf/experiment/theirs_v1.yaml")["train"]
+    assert (given["lr"], given["batch_tokens"]) == (1e-4, 4096)
     begins = "begins with the weights of " + run_dir.name
     assert begins in ran.err, ran
     assert begins in here("train", f"--from={run_dir}", *further, root).err
     ran = here("train", f"train.init_from={run_dir}", *TEXT, root)
     assert f"; give {config_dir.replace('=', ' ')} experiment=theirs_v1" in ran.error
+    moved = (tmp_path / "runs").rename(tmp_path / "moved") / run_dir.name
+    assert here("eval", *words(moved), "--lengths=24").code == 0
 
 
 def _config(folder: Path, **changes: Any) -> None:
@@ -354,6 +372,30 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
 ) -> None:
     monkeypatch.chdir(shutil.copytree(good, tmp_path / ".theirs v1.0"))
     assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
+    ran = here("import", ".", "--name=135", *TEXT, f"runtime.root={tmp_path}")
+    assert "/rope-_135-" in ran.out  # since experiment=135 is no word
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {  # keys of models on the Hub that change nothing
+    "bloom": {"offset_alibi": 100, "skip_bias_add": True, "slow_but_exact": False},
+    "mpt": {"init_config": {"init_gain": 0}, "tokenizer_name": "EleutherAI/gpt-neox-20b"},
+    "cohere2": {
+        **{"cache_implementation": "hybrid", "layer_switch": 4, "rotary_pct": 1.0},
+        **{"order_of_interleaved_layers": "local_attn_first", "use_gated_activation": True},
+        **{"position_embedding_type": "rope_gptj", "use_embedding_sharing": True},
+        **{"use_parallel_block": True, "use_parallel_embedding": True, "sliding_window": 9},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_keys_of_published_models_that_change_nothing_are_passed_over(kind: str) -> None:
+    plain = {**MODELS[kind], "model_type": kind}
+    usual = read(plain, None, where=Path())
+    assert read({**plain, **PUBLISHED[kind]}, None, where=Path()) == usual
+    if kind == "cohere2":
+        other = {**plain, "order_of_interleaved_layers": "global_attn_first"}
+        assert "order_of_interleaved_layers='global" in refusal(read, other, None, where=Path())
 
 
 @pytest.mark.parametrize(
@@ -409,4 +451,5 @@ def test_a_name_of_the_hub_is_a_run_and_again_from_the_cache_where_it_does_not_a
 def test_wrong_arguments_are_one_line() -> None:
     assert "give one folder or name" in here("import").error
     assert "takes corpus, eval.* and runtime.* alone" in here("import", "x", "seed=2").error
+    assert "that of the model; drop it" in here("import", "x", "corpus.tokenizer=gpt2").error
     assert "is no folder with a config.json" in here("import", "nowhere").error
