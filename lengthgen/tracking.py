@@ -98,7 +98,7 @@ class Tracker:
         # On a full disk every line of wandb's own log would become a traceback on the terminal.
         logging.raiseExceptions = False
         with self._attempt():
-            self._run = self._opened()
+            self._run = self._of_this_training(self._opened())
             if self._run is not None:
                 self._run.define_metric("eval/T_valid")
                 for key in ("train/*", "val/*"):
@@ -162,6 +162,18 @@ class Tracker:
                 wandb.teardown()
         run = self._init("offline")
         self._say(f"W&B: {refusal}offline, to upload: wandb sync {run.settings.sync_dir}")
+        return run
+
+    def _of_this_training(self, run: "wandb.Run | None") -> "wandb.Run | None":
+        """Returns the W&B run, or one beside it if it shows what was trained here before."""
+        training = directory.read_provenance(self._run_dir, run=self._config.run_id).get("training")
+        if run is not None and dict(run.summary).get("training", training) != training:
+            run.finish()
+            self._id = f"{self._id}-{training}"
+            self._say(f"W&B: {run.id} shows an earlier training; this one is {self._id}")
+            run = self._opened()
+        if run is not None:
+            run.summary["training"] = training
         return run
 
     def _mode(self, mode: Any) -> str:

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -65,7 +66,13 @@ def write_provenance(
     start = {"argv": [utf8(word) for word in sys.argv], "host": platform.node(), **environment()}
     provenance = read_provenance(run_dir, run=run)
     if not provenance:
-        provenance = {"run": run, **start, **n_parameters(weights), "restarts": []}
+        provenance = {
+            "run": run,
+            "training": secrets.token_hex(2),
+            **start,
+            **n_parameters(weights),
+            "restarts": [],
+        }
         provenance["code"] = {**code}
         if corpus is not None:  # not imported
             provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}

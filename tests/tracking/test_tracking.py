@@ -141,6 +141,23 @@ def test_what_w_and_b_lacks_of_a_run_is_sent_by_a_push_and_what_eval_adds_by_eva
     assert "wandb/lineseries/v0" in spec
 
 
+def test_what_is_trained_again_is_a_w_and_b_run_beside_the_earlier_one(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WandbBackend() as backend:
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        push(trained)
+        (name, first), *_ = backend.runs.items()
+        before = list(first.rows)
+        words = [*WORDS, "train.val_every=4", "runtime.wandb=off", f"runtime.root={trained}"]
+        assert here("train", "--force", *words).code == 0
+        lines = push(trained)
+        push(trained)
+    _, (again, fresh) = backend.runs.items()
+    assert f"W&B: {name} shows an earlier training; this one is {again}" in lines
+    assert (first.rows, train_rows(fresh)) == (before, recorded(only(trained)))
+
+
 def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
