@@ -150,9 +150,8 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     if "series" not in rows:
         of_texts = [findings(s.rows).assign(corpus=s.text) for s in select(rows)]
         return pd.concat(of_texts, ignore_index=True)
-    by_series = rows.groupby("series")
-    facts = by_series[FACTS[:-1]].first().assign(n_seeds=by_series["seed"].nunique())
-    sums, n_seeds = Sums(rows, loss_of), rows.groupby(["protocol", "series"])["seed"].nunique()
+    facts, curve = rows.groupby("series")[FACTS[:-1]].first(), ["protocol", "series"]
+    sums, n_seeds = Sums(rows, loss_of), rows.groupby(curve)["seed"].nunique().rename("n_seeds")
     points = [p for p, seeds in sums.rows.items() if len(seeds) == n_seeds[p[:2]]]  # of all seeds
     records, bases = [*_losses(rows, sums, points, facts)], unchanged(rows)
     headline, both = rows[rows["protocol"] == HEADLINE], (sums, Sums(rows, copies))
@@ -164,7 +163,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(records, columns=["series", *NUMBERS])
     table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
     table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
-    joined = table.join(facts, on="series")
+    joined = table.join(facts, on="series").join(n_seeds, on=curve)
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
 
 

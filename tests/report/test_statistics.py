@@ -211,6 +211,12 @@ def test_lengths_and_documents_that_not_every_seed_has_are_left_out_and_named() 
     assert any("left out: 1 of 5 documents" in note for note in notes(rows))
 
 
+def test_the_seeds_of_a_number_are_those_evaluated_under_its_protocol() -> None:
+    rows = pd.concat([frame(3.0), frame(3.0, seeds=(1,), protocol="nonoverlap")])
+    found = findings(rows).groupby("protocol")["n_seeds"].unique()
+    assert found.map(list).to_dict() == {"tail": [3], "nonoverlap": [1]}
+
+
 def test_a_difference_is_that_of_plain_loops_on_shared_seeds_and_documents() -> None:
     a = frame(noisy(1), scheme="alibi", seeds=(4, 1, 2))
     b = frame(noisy(2), seeds=(3, 2, 4), documents="bcdex")
