@@ -3,6 +3,7 @@
 
 import base64
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -29,6 +30,8 @@ PHRASES = {
     "uses": "uses context beyond T",
     "flat": "neither gains nor loses from context beyond T",
     "unclear": "may gain or lose from context beyond T (the interval includes 0)",
+    "no interval": "may gain or lose from context beyond T (there is no interval)",
+    "seeds disagree": "may gain or lose from context beyond T (its seeds disagree)",
     "harmed": "is harmed by context beyond T",
     "not trained": "is not trained (its loss at T is not below that of token frequencies)",
 }
@@ -121,7 +124,7 @@ def sentences(own: Numbers) -> Iterator[str]:
     Of many series it yields a sentence on each verdict.
     """
     longest = {series: max(own.beyond(series), default=0) for series in own.series}
-    words = {series: own.finding(series, "gain", n)["word"] for series, n in longest.items() if n}
+    words = {series: _word(own.finding(series, "gain", n)) for series, n in longest.items() if n}
     if len(words) > MOST_SENTENCES:
         for word, phrase in PHRASES.items():
             if names := [name for name, verdict in words.items() if verdict == word]:
@@ -133,6 +136,13 @@ def sentences(own: Numbers) -> Iterator[str]:
             yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
     if words and (others := [series for series, n in longest.items() if not n]):
         yield f"Without a value beyond T: {', '.join(others)}."
+
+
+def _word(gain: Mapping[str, Any]) -> str:
+    """Returns the verdict; of an unclear one whose interval does not include 0 the reason."""
+    if gain["word"] != "unclear" or gain["low"] <= 0 <= gain["high"]:
+        return gain["word"]
+    return "seeds disagree" if math.isfinite(gain["low"]) else "no interval"
 
 
 def terminal(

@@ -262,7 +262,9 @@ def _notes(
 ) -> Iterator[str]:
     """Yields a sentence for each limit of the numbers of a series, and what they leave out."""
     n_documents = 0 if sample is None else len(sample.documents)
-    if sample is not None and len(sample.seeds) == 1:
+    if n_documents == 1:
+        yield "one document: no intervals, so no verdict"
+    elif sample is not None and len(sample.seeds) == 1:
         yield "one seed: this checkpoint on other documents, not the scheme"
     T = own["train_length"].max()
     if not has_T and max(lengths, default=0) > T:

@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,34 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert "rope is harmed by context beyond T: perplexity" in page
+
+
+@pytest.mark.parametrize(
+    ("documents", "n_seeds", "at_2k", "why", "noted"),
+    [
+        ("a", 1, lambda _s, _d: 4, "there is no interval", "one document: no intervals"),
+        ("ab", 2, lambda s, _d: 4 if s else None, "there is no interval", "diverged: "),
+        ("ab", 1, lambda _s, d: 4 if d == "a" else 3, "the interval includes 0", "one seed: "),
+        ("ab", 12, lambda s, _d: 4 if s else 2.9, "its seeds disagree", ""),
+    ],
+)
+@pytest.mark.parametrize("n_schemes", [1, 13])
+def test_an_unclear_verdict_says_why_it_is_unclear(
+    n_schemes: int,
+    documents: str,
+    n_seeds: int,
+    at_2k: Callable[[int, str], float | None],
+    why: str,
+    noted: str,
+) -> None:
+    of_runs = {"documents": documents, "seeds": range(n_seeds)}
+    frames = [
+        frame(lambda s, d, n: at_2k(s, d) if n == 2048 else 3, scheme=f"s{i}", **of_runs)
+        for i in range(n_schemes)
+    ]
+    made = report.sections(pd.concat(frames))[0]
+    assert f"ay gain or lose from context beyond T ({why})" in made.sentences[0]
+    assert [noted for note in made.notes if noted in note] == [noted] * len(made.notes)
 
 
 def test_a_series_without_a_value_beyond_T_is_named() -> None:
