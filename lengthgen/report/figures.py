@@ -71,10 +71,15 @@ def cropped(findings: pd.DataFrame) -> pd.DataFrame:
 
 @styled()
 def gain(findings: pd.DataFrame) -> Figure | None:
-    """Draws the gain loss(T) - loss(C) over lengths C from T on, with paired 95 % bands."""
+    """Draws the gain loss(T) - loss(C) over lengths C from T on, with paired 95 % bands.
+
+    At T it is 0, but of a variant what was measured.
+    """
     rows = _finite(findings, "gain")
-    rows = rows[~rows["reference"] & (rows["length"] > rows["train_length"])]
-    at_T = rows.drop_duplicates("series").assign(value=0.0, low=0.0, high=0.0)
+    rows = rows[~rows["reference"] & (rows["length"] >= rows["train_length"])]
+    rows = rows[rows.groupby("series")["length"].transform("max") > rows["train_length"]]
+    at_T = rows[rows["variant"].isna()].drop_duplicates("series")
+    at_T = at_T.assign(value=0.0, low=0.0, high=0.0)
     rows = pd.concat([at_T.assign(length=at_T["train_length"]), rows])
     low = min(-LINEAR, rows[["value", "low"]].min(axis=None))
     high = max(LINEAR, rows[["value", "high"]].max(axis=None))
@@ -170,7 +175,8 @@ def _over_length(
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
         for series, line in panel.groupby("series"):
             solid = {"linestyle": "-"} if is_small and series == name else {}
-            axes.plot(line["length"], line["value"], **styles[series] | solid)
+            dot = {"marker": "." if len(line) == 1 else ""}
+            axes.plot(line["length"], line["value"], **styles[series] | solid | dot)
             band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
             axes.fill_between(line["length"], line["low"], line["high"], **band)
         scale(axes)

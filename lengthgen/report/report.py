@@ -22,7 +22,7 @@ from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
 from lengthgen.report.load import MANIFEST, ROWS, load, only, save
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.statistics import curves, findings
+from lengthgen.report.statistics import curves, findings, unchanged
 from lengthgen.report.style import MAX_LINES, saved
 from lengthgen.report.tables import Numbers, Table
 
@@ -102,7 +102,7 @@ def text_section(selection: Selection, end: str, lengths: Sequence[int]) -> Repo
     return ReportSection(
         title=selection.title.capitalize(),
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
-        sentences=[*sentences(numbers[main])],
+        sentences=[*sentences(numbers[main], unchanged(selection.rows))],
         tables=[
             *tables.verdicts(numbers[main]),
             *(tables.perplexities(selection, own, name) for name, own in numbers.items()),
@@ -118,10 +118,10 @@ def text_section(selection: Selection, end: str, lengths: Sequence[int]) -> Repo
     )
 
 
-def sentences(own: Numbers) -> Iterator[str]:
+def sentences(own: Numbers, bases: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence on each series, the least loss first: the verdict at its longest length.
 
-    Of many series it yields a sentence on each verdict.
+    Of many series it yields a sentence on each verdict. `bases`: the series without a variant.
     """
     longest = {series: max(own.beyond(series), default=0) for series in own.series}
     words = {series: _word(own.finding(series, "gain", n)) for series, n in longest.items() if n}
@@ -131,9 +131,10 @@ def sentences(own: Numbers) -> Iterator[str]:
                 yield f"{phrase[0].upper()}{phrase[1:]}: {', '.join(names)}."
     else:
         for name, word in words.items():
-            lengths = own.T[name], longest[name]
-            T, n = (f"{own.perplexity(name, n).text} at {short(n)}" for n in lengths)
-            yield f"{name} {PHRASES[word]}: perplexity {T} tokens, {n}."
+            at = (bases[name], own.T[name]), (name, longest[name])
+            T, n = (f"{own.perplexity(series, n).text} at {short(n)}" for series, n in at)
+            without = " without the variant" if bases[name] != name else ""
+            yield f"{name} {PHRASES[word]}: perplexity {T} tokens{without}, {n}."
     if words and (others := [series for series, n in longest.items() if not n]):
         yield f"Without a value beyond T: {', '.join(others)}."
 

@@ -237,9 +237,9 @@ def _headline(
     is_trained = not sample.mean(last).value >= _unigram(rows, sample)
     may_copy = of_copies.sample([*points, *at_T])
     for i, n in enumerate(lengths):
-        if n != T:
+        if points[i] != at_T[0]:
             gain = sample.gap(last, i)
-            word = "" if n < T else verdict(gain) if is_trained else "not trained"
+            word = "" if n <= T else verdict(gain) if is_trained else "not trained"
             yield _numbers("gain", gain) | {"length": n, "word": word}
             if may_copy is not None:
                 yield _numbers("copy_gain", may_copy.gap(last, i)) | {"length": n}

@@ -136,6 +136,15 @@ def test_a_gain_of_a_twentieth_nat_is_seen_beside_one_of_three_nats() -> None:
     assert heights[1] - heights[0] > 0.03 * axes.bbox.height
 
 
+def test_a_gain_at_T_is_0_without_a_variant_and_what_was_measured_with_one() -> None:
+    names = ["rope", "rope + yarn", "rope + ntk"]
+    at_T = pd.DataFrame([_finding("rope + yarn", "gain", 512, -0.7)])
+    assert figures.gain(at_T) is None
+    (axes,) = panels(drawn(figures.gain, pd.concat([gains_of(names), at_T])))
+    starts = {(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines[:3]}
+    assert starts == {(512, 0.0), (512, -0.7), (1024, -0.2)}
+
+
 def test_an_infinite_loss_does_not_set_the_axis() -> None:
     findings = findings_of({"rope": [*FLAT[:4], math.inf], "alibi": FLAT})
     (axes,) = panels(drawn(figures.curve, findings))

@@ -107,6 +107,12 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     assert "rope is harmed by context beyond T: perplexity" in page
 
 
+def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from() -> None:
+    changed = frame(4.0, lengths=[1024], variant="yarn")
+    _, last = report.sections(pd.concat([frame(3.0), changed]))[0].sentences
+    assert last.endswith("perplexity 20.09 at 512 tokens without the variant, 54.60 at 1k.")
+
+
 @pytest.mark.parametrize(
     ("documents", "n_seeds", "at_2k", "why", "noted"),
     [
