@@ -16,7 +16,7 @@ import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from lengthgen import escaping
@@ -101,8 +101,8 @@ def length_axis(
     low, high = ticks[0] / 2**0.25, ticks[-1] * 2**0.1
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
-    ticks = ticks if named else written  # small multiples have no room for the others
-    axes.set_xticks(ticks, [short(tick) if tick in written else "" for tick in ticks])
+    marked = ticks if named else written  # small multiples have no room for the others
+    axes.set_xticks(marked, [short(tick) if tick in written else "" for tick in marked])
     axes.minorticks_off()
     if trained is not None and trained > ticks[0]:
         axes.axvspan(low, trained, color="0.94", zorder=0, linewidth=0)
@@ -118,7 +118,9 @@ def log_axis(axes: Axes) -> None:
     digits = next(digits for ratio, digits in ratios.items() if high / low < ratio)
     axes.set_yscale("log")
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=digits, numticks=12))
+    ticks = LogLocator(subs=digits, numticks=12)
+    is_narrow = sum(low <= tick <= high for tick in ticks.tick_values(low, high)) < 3
+    axes.yaxis.set_major_locator(MaxNLocator(5) if is_narrow else ticks)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.10g}" if y < 1e6 else f"{y:.0e}")
     axes.minorticks_off()
 

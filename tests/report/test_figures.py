@@ -98,8 +98,10 @@ def test_each_train_length_has_a_panel_whose_names_omit_it() -> None:
 def test_more_lines_than_an_axes_holds_are_small_multiples_the_least_end_first() -> None:
     ends = {f"s{i}": 30.0 - i for i in range(style.MAX_LINES + 1)}
     findings = findings_of({name: [*FLAT[:4], end] for name, end in ends.items()})
-    shown = [axes.get_title(loc="left") for axes in panels(drawn(figures.curve, findings))]
+    figure = drawn(figures.curve, findings)
+    shown = [axes.get_title(loc="left") for axes in panels(figure)]
     assert shown == sorted(ends, key=lambda name: ends[name])
+    assert {axes.patches[0].get_bbox().x1 for axes in panels(figure)} == {512}  # trained
 
 
 def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> None:
@@ -134,6 +136,13 @@ def test_a_gain_of_a_twentieth_nat_is_seen_beside_one_of_three_nats() -> None:
     (axes,) = panels(drawn(figures.gain, findings))
     heights = [float(axes.transData.transform((1024, y))[1]) for y in (0.0, 0.05)]
     assert heights[1] - heights[0] > 0.03 * axes.bbox.height
+
+
+@pytest.mark.parametrize("most", [16.0, 20.5, 24.0, 40.0, 200.0, 9000.0])
+def test_an_axis_of_perplexity_has_three_ticks_or_more(most: float) -> None:
+    (axes,) = panels(drawn(figures.curve, findings_of({"rope": [*FLAT[:4], most]})))
+    low, high = axes.get_ylim()
+    assert 3 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 8
 
 
 def test_a_gain_at_T_is_0_without_a_variant_and_what_was_measured_with_one() -> None:
