@@ -8,7 +8,7 @@ None of them needs a legend: lines are named at their ends.
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,24 @@ LAST_T = "last T tokens"
 NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
 Style = Mapping[str, Any]
+Colours = Mapping[str, str]  # by series
 
 
 @styled()
-def curve(findings: pd.DataFrame, *, title: str = "", width: float = style.WIDTH) -> Figure | None:
+def curve(
+    findings: pd.DataFrame,
+    *,
+    title: str = "",
+    width: float = style.WIDTH,
+    colours: Colours | None = None,
+) -> Figure | None:
     """Draws perplexity over context length; references are thin, in the colour of their scheme.
 
-    `width`, in inches, is that of a single panel.
+    `width`, in inches, is that of a single panel. `colours`, here and below: those of series in all
+    figures of a report.
     """
     rows = _finite(findings, "loss")
-    rows = rows[rows.groupby("series")["length"].transform("size") > 1]
+    rows = _drawn(rows[rows.groupby("series")["length"].transform("size") > 1])
     rows = rows.assign(value=np.exp(rows["value"].clip(upper=80)), **NO_BAND)
     least, most = rows["value"].min(), rows["value"].max()
 
@@ -54,7 +62,8 @@ def curve(findings: pd.DataFrame, *, title: str = "", width: float = style.WIDTH
     variants = sorted(set(rows.loc[rows["reference"], "variant"]) - {LAST_T})
     what += "; dotted: last T tokens only" * bool((rows["variant"] == LAST_T).any())
     what += f"; dashed: {', '.join(variants)}" if variants else ""
-    return _over_length(rows, scale, title or f"Perplexity {what}", unit="perplexity", width=width)
+    title = title or f"Perplexity {what}"
+    return _over_length(rows, scale, title, unit="perplexity", width=width, colours=colours)
 
 
 def cropped(findings: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +79,7 @@ def cropped(findings: pd.DataFrame) -> pd.DataFrame:
 
 
 @styled()
-def gain(findings: pd.DataFrame) -> Figure | None:
+def gain(findings: pd.DataFrame, *, colours: Colours | None = None) -> Figure | None:
     """Draws the gain loss(T) - loss(C) over lengths C from T on, with paired 95 % bands.
 
     At T it is 0, but of a variant what was measured.
@@ -100,11 +109,11 @@ def gain(findings: pd.DataFrame) -> Figure | None:
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
 
     title = "Gain from context beyond T: loss(T) - loss(C), with 95 % bands of paired differences"
-    return _over_length(rows, scale, title, unit=unit)
+    return _over_length(rows, scale, title, unit=unit, colours=colours)
 
 
 @styled()
-def positions(rows: pd.DataFrame) -> Figure | None:
+def positions(rows: pd.DataFrame, *, colours: Colours | None = None) -> Figure | None:
     """Draws the loss at each position of one long window, averaged over quarter octaves.
 
     `rows` are those of a Selection. The mean over seeds, from position T/32 on: those before know
@@ -121,7 +130,7 @@ def positions(rows: pd.DataFrame) -> Figure | None:
     by_octave = bins[bins["octave"] >= -20].groupby([*FACTS, "octave", "run"], dropna=False)
     sums = by_octave.agg({"position_nats": "sum", "position_tokens": "sum", "length": "max"})
     sums["value"] = sums["position_nats"] / sums["position_tokens"]
-    means = sums.groupby([*FACTS, "length"], dropna=False, as_index=False)["value"].mean()
+    means = _drawn(sums.groupby([*FACTS, "length"], dropna=False, as_index=False)["value"].mean())
     least, most = means["value"].min(), means["value"].max()
 
     def scale(axes: Axes) -> None:
@@ -130,12 +139,24 @@ def positions(rows: pd.DataFrame) -> Figure | None:
     title = "Loss at each position of one long window, averaged over quarter octaves"
     axis = "position in the window, in tokens"
     unit = "loss in nats per token"
-    return _over_length(means.assign(**NO_BAND), scale, title, unit=unit, axis=axis)
+    lines = means.assign(**NO_BAND)
+    return _over_length(lines, scale, title, unit=unit, axis=axis, colours=colours)
 
 
 def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
     rows = findings[(findings["quantity"] == quantity) & np.isfinite(findings["value"])]
     return rows.sort_values(["series", "length"])
+
+
+def _is_small(rows: pd.DataFrame) -> bool:
+    """True if there are more lines than an axes holds."""
+    own = rows[~rows["reference"]]
+    return own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES
+
+
+def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
+    """Returns the rows without the variants for reference where there are small multiples."""
+    return rows[~rows["reference"] | (rows["variant"] == LAST_T)] if _is_small(rows) else rows
 
 
 def _over_length(
@@ -146,6 +167,7 @@ def _over_length(
     unit: str,
     axis: str = "context length in tokens",
     width: float = style.WIDTH,
+    colours: Colours | None,
 ) -> Figure | None:
     """Draws lines over length: a panel for each train length, or small multiples of many lines.
 
@@ -155,8 +177,7 @@ def _over_length(
         return None
     own = rows[~rows["reference"]]
     known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
-    is_small = own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES
-    if is_small:
+    if is_small := _is_small(rows):
         last = own.drop_duplicates("series", keep="last").sort_values("value")
         panels = {
             name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in last["series"]
@@ -169,7 +190,7 @@ def _over_length(
     width, height = (10.0, 1.6) if is_small else (width if columns == 1 else 11.0, 3.9)
     drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
-    styles = line_styles(rows)
+    styles = line_styles(rows, series_colours(rows) if colours is None else colours)
     for i, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
         for _, other in known.groupby("series") if is_small else ():
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
@@ -210,25 +231,38 @@ def _ends(panel: pd.DataFrame, styles: Mapping[str, Style]) -> list[LineEnd]:
     return ends
 
 
-def line_styles(rows: pd.DataFrame) -> Mapping[str, Style]:
-    """Returns the drawing arguments of each series: its scheme's colour, dashes for a second one.
+def series_colours(
+    rows: pd.DataFrame, schemes: Iterable[str] = (), bases: Mapping[str, str] | None = None
+) -> Colours:
+    """Returns the colours of series: of their schemes among `schemes`, which are all of a report.
 
-    Series of a single scheme have a colour each. A reference is thin: dotted for the last T tokens
-    only, dashed for a variant.
+    Series of a single scheme have a colour each; a reference that of its base, and of its scheme.
     """
     lines = rows.drop_duplicates("series")
-    own = lines[~lines["reference"]]
-    keys = own["series"] if own["scheme"].nunique() == 1 else own["scheme"]
-    colours = style.scheme_colours(keys)
+    names = {*schemes} or {*lines["scheme"]}
+    own = lines.loc[~lines["reference"], "series"]
+    known, base = style.scheme_colours(own if len(names) == 1 else names), bases or {}
+    return {
+        name: next((known[key] for key in (name, base.get(name), scheme) if key in known), GREY)
+        for name, scheme in zip(lines["series"], lines["scheme"], strict=True)
+    }
+
+
+def line_styles(rows: pd.DataFrame, colours: Colours) -> Mapping[str, Style]:
+    """Returns the drawing arguments of each series: dashes tell those of one colour apart.
+
+    A reference is thin: dotted for the last T tokens only, dashed for a variant.
+    """
+    lines = rows.drop_duplicates("series")
     styles: dict[str, Style] = {}
     for line in lines[lines["reference"]].itertuples():
-        colour = colours.get(
-            line.series.removesuffix(f", {LAST_T}"), colours.get(line.scheme, GREY)
-        )
         dashes = (0, (1, 1.5)) if line.variant == LAST_T else (0, (3, 2))
+        colour = colours.get(line.series.removesuffix(f", {LAST_T}"), GREY)
         styles[line.series] = {"color": colour, "linewidth": 0.9, "linestyle": dashes}
-    nth = own.groupby([keys, "train_length"]).cumcount()  # as panels are
-    for name, key, n in zip(own["series"], keys, nth, strict=True):
+    own = lines[~lines["reference"]]
+    own = own.assign(colour=own["series"].map(colours))
+    nth = own.groupby(["colour", "train_length"]).cumcount()  # as panels are
+    for name, colour, n in zip(own["series"], own["colour"], nth, strict=True):
         dashes = style.DASHES[n % len(style.DASHES)]
-        styles[name] = {"color": colours[key], "linewidth": 1.8, "linestyle": dashes}
+        styles[name] = {"color": colour, "linewidth": 1.8, "linestyle": dashes}
     return styles

@@ -4,7 +4,7 @@
 import base64
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -75,34 +75,41 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
             raise
         texts = []  # and tasks alone are shown
     made = [
-        text_section(text, f"-{i}" if i > 1 else "", lengths)
+        text_section(text, f"-{i}" if i > 1 else "", lengths, {*rows["scheme"]})
         for i, text in enumerate(texts, start=1)
     ]
     others = [make(rows) for make in registry.contributed("SECTIONS")]
     return [*made, *(section for section in others if section is not None), method(rows)]
 
 
-def text_section(selection: Selection, end: str, lengths: Sequence[int]) -> ReportSection:
-    """Returns figures, sentences and tables of runs on one text; names of files have the end."""
+def text_section(
+    selection: Selection, end: str, lengths: Sequence[int], schemes: Collection[str]
+) -> ReportSection:
+    """Returns figures, sentences and tables of runs on one text; names of files have the end.
+
+    `schemes` are those of all sections.
+    """
     known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
     numbers = {name: Numbers(rows) for name, rows in by_protocol.items()}
     main, *others = by_protocol  # the headline first
     crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0])
+    bases = unchanged(selection.rows)
+    look: Any = {"colours": figures.series_colours(selection.rows, schemes, bases)}
     drawings = {
-        "curve": partial(figures.curve, pd.concat([by_protocol[main], crops])),
-        "gain": partial(figures.gain, by_protocol[main]),
-        "positions": partial(figures.positions, selection.rows),
+        "curve": partial(figures.curve, pd.concat([by_protocol[main], crops]), **look),
+        "gain": partial(figures.gain, by_protocol[main], **look),
+        "positions": partial(figures.positions, selection.rows, **look),
     }
     for name in others:
         if named(name).altered is None:
-            drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name])
+            drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name], **look)
     notes = known[(known["quantity"] == "note") & ~known["reference"]]
     limits = notes.groupby("word", sort=False)["series"]
     return ReportSection(
         title=selection.title.capitalize(),
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
-        sentences=[*sentences(numbers[main], unchanged(selection.rows))],
+        sentences=[*sentences(numbers[main], bases)],
         tables=[
             *tables.verdicts(numbers[main]),
             *(tables.perplexities(selection, own, name) for name, own in numbers.items()),

@@ -79,6 +79,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     results = results_of(rows)
     if not results:
         return None
+    colours = style.scheme_colours(rows["scheme"])  # in all figures
     matrix = [_matrix(results, counted(results))] if len(results) > 1 else []
     tables = [*matrix, *map(_by_length, results)]
     by_length = {
@@ -86,7 +87,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     }
     return ReportSection(
         title=f"Tasks: {', '.join(task.name for task in results)}",
-        drawings={f"accuracy-{task.name}": partial(accuracy_figure, task) for task in results},
+        drawings={f"accuracy-{t.name}": partial(accuracy_figure, t, colours) for t in results},
         tables=tables,
         notes=[note for task in results for note in task.selection.notes],
         data={"tasks": pd.concat(by_length, names=["task", "series", "seeds"]).reset_index()},
@@ -182,10 +183,9 @@ def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Tab
 
 
 @style.styled()
-def accuracy_figure(task: TaskResults) -> Figure:
-    """Draws accuracy by length with 95 % bands, a line per series."""
+def accuracy_figure(task: TaskResults, colours: Mapping[str, str]) -> Figure:
+    """Draws accuracy by length with 95 % bands, a line per series, in the colours of schemes."""
     measured, ends = task.measured, list[style.LineEnd]()
-    colours = style.scheme_colours(a.scheme for a in measured)
     note = "; grey: not learned up to L" if any(a.excluded for a in measured) else ""
     drawn = style.new_figure(f"{task.name}: accuracy by length in {task.unit}{note}")
     axes = drawn.subplots()

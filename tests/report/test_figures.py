@@ -98,10 +98,14 @@ def test_each_train_length_has_a_panel_whose_names_omit_it() -> None:
 def test_more_lines_than_an_axes_holds_are_small_multiples_the_least_end_first() -> None:
     ends = {f"s{i}": 30.0 - i for i in range(style.MAX_LINES + 1)}
     findings = findings_of({name: [*FLAT[:4], end] for name, end in ends.items()})
+    window = findings_of({"s0 + window": STEEP}, references=["s0 + window"])
+    findings = pd.concat([findings, window])
     figure = drawn(figures.curve, findings)
     shown = [axes.get_title(loc="left") for axes in panels(figure)]
     assert shown == sorted(ends, key=lambda name: ends[name])
     assert {axes.patches[0].get_bbox().x1 for axes in panels(figure)} == {512}  # trained
+    assert "window" not in figure.get_suptitle()  # which would be drawn on the line of its scheme
+    assert panels(figure)[0].get_ylim()[1] < 40
 
 
 def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> None:

@@ -17,9 +17,10 @@ import pandas as pd
 import pytest
 from commands import Shell
 from frames import CONFIG, frame, write_run
+from matplotlib.figure import Figure
 from small import refusal
 
-from lengthgen.report import load, report, tables
+from lengthgen.report import load, report, style, tables
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 
@@ -176,6 +177,24 @@ def test_each_text_has_a_section_and_figures_of_its_own() -> None:
     assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]
     assert "curve-2" in made[1].figures
     assert {*made[0].figures}.isdisjoint(made[1].figures)
+
+
+def colours(figure: Figure, width: float) -> set[str]:
+    """The colours of the lines of a width: 1.8, or 0.9 of references."""
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_linewidth() == width]
+    return {str(line.get_color()) for line in lines}
+
+
+def test_a_scheme_has_one_colour_in_all_figures_and_a_setting_where_there_is_one_scheme() -> None:
+    rows = rows_of(names := ["s1", "s6"])  # of which both want the same
+    made = report.sections(rows[(rows["scheme"] == "s6") | (rows["length"] <= 512)])[0]
+    assert colours(made.figures["gain"], 1.8) == {style.scheme_colours(names)["s6"]}
+    assert len(colours(made.figures["curve"], 1.8)) == 2
+    settings = [rows_of(["rope"], run=f"rope{T}", train_length=T) for T in (512, 1024)]
+    windows = [rows.assign(variant="window", reference=True) for rows in settings]
+    curve = report.sections(pd.concat([*settings, *windows]))[0].figures["curve"]
+    assert colours(curve, 0.9) == colours(curve, 1.8)
+    assert len(colours(curve, 0.9)) == 2
 
 
 def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None:
