@@ -70,22 +70,33 @@ def markdown(table: Table) -> str:
 
 
 def shown(table: Table) -> str:
-    """Returns the table as Markdown, but drawn where standard output is a terminal."""
+    """Returns the table as Markdown, but drawn where standard output is a terminal.
+
+    It has 80 columns, and more where they do not hold all numbers; names may be folded.
+    """
     if not sys.stdout.isatty():
         return markdown(table)
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table as Drawn
     from rich.text import Text
 
     drawn = Drawn(box=box.SIMPLE_HEAD, title=Text(escaping.visible(table.title)))
-    for i, name in enumerate(table.head):
-        drawn.add_column(Text(escaping.visible(name)), justify="right" if i else "left")
-    for row in table.rows:
-        drawn.add_row(*(Text(escaping.visible(cell.text + cell.sign)) for cell in row))
+    rows = [[Text(escaping.visible(cell.text + cell.sign)) for cell in row] for row in table.rows]
+    for i, cells in enumerate(
+        zip(map(Text, map(escaping.visible, table.head)), *rows, strict=True)
+    ):
+        words = [word for cell in cells for word in cell.plain.split()]
+        width = max(map(cell_len, words), default=0)
+        look: Any = {"justify": "right"} if i else {"overflow": "fold"}
+        drawn.add_column(cells[0], min_width=width if i else min(width, 8), **look)
+    for row in rows:
+        drawn.add_row(*row)
     console = Console(width=80, force_terminal=False)  # no style: echo() shows control characters
     with console.capture() as text:
-        console.print(drawn, *(Text(escaping.visible(note)) for note in table.notes), sep="\n")
+        notes = (Text(escaping.visible(note)) for note in table.notes)
+        console.print(drawn, *notes, sep="\n", crop=False)
     return text.get()
 
 

@@ -19,6 +19,7 @@ from lengthgen.tasks.accuracy import Accuracy, accuracies
 
 MOST_COLUMNS = 12  # lengths in a table; of more,
 LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
+BRIEF = (0.5, 1, 2, 4)  # times L, for a terminal
 LEAST_CHANCE = 0.05  # below that it is not shown
 NOTES = [
     "Correct: greedy decoding writes the whole answer and its end. Seen, unseen: means over the "
@@ -91,7 +92,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
         tables=tables,
         notes=[note for task in results for note in task.selection.notes],
         data={"tasks": pd.concat(by_length, names=["task", "series", "seeds"]).reset_index()},
-        summary=tables[:1],
+        summary=matrix or [_by_length(task, brief=True) for task in results],
     )
 
 
@@ -136,11 +137,11 @@ def _standing(series: Accuracy, competing: Sequence[Accuracy] | None) -> TableCe
     return TableCell(text, "best" if is_best else "")
 
 
-def _by_length(task: TaskResults) -> Table:
-    """Returns the accuracy of each series of a task at up to MOST_COLUMNS lengths."""
+def _by_length(task: TaskResults, *, brief: bool = False) -> Table:
+    """Returns the accuracy of each series of a task at up to MOST_COLUMNS lengths; brief: four."""
     columns = sorted({n for a in task.measured for n in a.by_length.index})
-    if len(columns) > MOST_COLUMNS:
-        nearest = (k * task.train_length for k in LENGTHS)
+    if len(columns) > (len(BRIEF) if brief else MOST_COLUMNS):
+        nearest = (k * task.train_length for k in (BRIEF if brief else LENGTHS))
         columns = sorted({min(columns, key=lambda n: (abs(n - at), n)) for at in nearest})
     rows: list[list[TableCell]] = []
     for a in task.measured:
@@ -157,6 +158,10 @@ def _by_length(task: TaskResults) -> Table:
             cells = [TableCell(cell.text, "faint") for cell in cells]
         label = a.series if a.excluded is None else f"{a.series} ({a.excluded})"
         rows.append([TableCell(label), *cells])
+    head = ["scheme", "seeds", *map(short, columns), "seen", "unseen", "L50", "each seed"]
+    if brief:
+        kept = [i for i, name in enumerate(head) if name not in ("seeds", "seen", "each seed")]
+        head, *rows = ([row[i] for i in kept] for row in (head, *rows))
     notes = [*NOTES]
     if task.chance >= LEAST_CHANCE:
         notes.append(f"A model that ignores the prompt has up to {task.chance:.0%} up to L.")
@@ -165,7 +170,7 @@ def _by_length(task: TaskResults) -> Table:
     return Table(
         title=f"Accuracy in percent, by length in {task.unit}, trained to "
         f"L={task.train_length}; {task.selection.title}",
-        head=["scheme", "seeds", *map(short, columns), "seen", "unseen", "L50", "each seed"],
+        head=head,
         rows=rows,
         notes=notes,
     )

@@ -227,14 +227,19 @@ def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
     assert said in refusal(report.matching, rows, conditions)
 
 
-def test_a_terminal_gets_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_whole_words_and_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    drawn = tables.shown(
-        tables.Table(title="Curve", head=["scheme"], rows=[[tables.TableCell("rope")]])
-    )
-    assert "rope" in drawn
-    assert drawn.replace("\n", "").isprintable()
+    words = ["learned_absolute (two_layers_encoder)", *(f"{100 * i:.1f}" for i in range(20))]
+    row = [*map(tables.TableCell, words)]
+    for n in (2, 8, 21):
+        drawn = tables.shown(tables.Table(title="Curve", head=words[:n], rows=[row[:n]]))
+        assert {*words[1:n]} <= {*drawn.split()}
+        assert "\N{HORIZONTAL ELLIPSIS}" not in drawn
+        assert drawn.replace("\n", "").isprintable()
+        assert max(map(len, drawn.splitlines())) <= 80 or n == 21
 
 
 @pytest.mark.slow
