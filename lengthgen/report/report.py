@@ -74,8 +74,9 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
         if len(of_texts) == len(rows):
             raise
         texts = []  # and tasks alone are shown
+    shared: Any = {"lengths": lengths, "schemes": {*rows["scheme"]}, "alone": len(texts) == 1}
     made = [
-        text_section(text, f"-{i}" if i > 1 else "", lengths, {*rows["scheme"]})
+        text_section(text, f"-{i}" if i > 1 else "", **shared)
         for i, text in enumerate(texts, start=1)
     ]
     others = [make(rows) for make in registry.contributed("SECTIONS")]
@@ -83,11 +84,16 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
 
 
 def text_section(
-    selection: Selection, end: str, lengths: Sequence[int], schemes: Collection[str]
+    selection: Selection,
+    end: str,
+    *,
+    lengths: Sequence[int],
+    schemes: Collection[str],
+    alone: bool,
 ) -> ReportSection:
     """Returns figures, sentences and tables of runs on one text; names of files have the end.
 
-    `schemes` are those of all sections.
+    `schemes` are those of all sections. `alone`: there is no other text.
     """
     known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
@@ -118,7 +124,10 @@ def text_section(
         data={f"curves{end}": curves(known)},
         summary=[
             tables.summary(
-                own, name, lengths=lengths, notes=selection.notes if name == main else ()
+                own,
+                f", {name}" * (name != HEADLINE) + f"; corpus {selection.text}" * (not alone),
+                lengths=lengths,
+                notes=selection.notes if name == main else (),
             )
             for name, own in numbers.items()
         ],

@@ -223,10 +223,8 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
     )
 
 
-def summary(
-    numbers: Numbers, protocol: str, *, lengths: Sequence[int], notes: Sequence[str]
-) -> Table:
-    """Returns the perplexity at lengths, and the verdict at the longest.
+def summary(numbers: Numbers, about: str, *, lengths: Sequence[int], notes: Sequence[str]) -> Table:
+    """Returns the perplexity at lengths, and the verdict at the longest; `about` ends the title.
 
     Without lengths: at T and three longer ones. Of a series without that length the verdict is at
     its own longest, which it names.
@@ -245,9 +243,8 @@ def summary(
         ]
         for name in numbers.series
     ]
-    title = "Perplexity by context length" + (f", {protocol}" if protocol != HEADLINE else "")
     head = ["scheme", *map(short, lengths), "verdict"]
-    return Table(title=title, head=head, rows=rows, notes=notes)
+    return Table(title=f"Perplexity by context length{about}", head=head, rows=rows, notes=notes)
 
 
 def _scored(rows: pd.DataFrame, protocol: str) -> str:

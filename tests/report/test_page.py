@@ -177,6 +177,8 @@ def test_each_text_has_a_section_and_figures_of_its_own() -> None:
     assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]
     assert "curve-2" in made[1].figures
     assert {*made[0].figures}.isdisjoint(made[1].figures)
+    titles = [table.title for section in made for table in section.summary]
+    assert titles == [f"Perplexity by context length; corpus {name}" for name in ("toy", "prose")]
 
 
 def colours(figure: Figure, width: float) -> set[str]:
