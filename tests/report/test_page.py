@@ -93,6 +93,24 @@ def test_a_folder_that_is_reported_again_keeps_its_bytes_its_manifest_too(
     assert shell.refused("report", "rep", "seed=1").endswith("need --out DIR")
 
 
+def test_a_report_removes_what_an_earlier_one_wrote_and_nothing_else(tmp_path: Path) -> None:
+    written(rows := rows_of(), tmp_path / "fresh")
+    out = tmp_path / "report"
+    earlier = written(pd.concat([rows, rows_of(["rope"], corpus="prose")]), out)
+    assert {"curve-2.svg", "gain-2.svg", "curves-2.csv"} < {*earlier}
+    own = {"gain-2.svg": b"edited", "curve-3.svg": b"drawn elsewhere", "notes.txt": b""}
+    for name, content in own.items():
+        (out / name).write_bytes(content)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["files"]["../fresh/curve.svg"] = manifest["files"]["curve.svg"]
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    fresh = {path.name for path in (tmp_path / "fresh").iterdir()}
+    assert {*written(rows, out)} == fresh | {*own}
+    assert (tmp_path / "fresh" / "curve.svg").is_file()
+    (out / "manifest.json").write_text("[]")
+    written(rows, out)
+
+
 def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
     elements = Elements(page)
     assert "script" not in elements.tags
