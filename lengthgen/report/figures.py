@@ -151,12 +151,12 @@ def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
 def _is_small(rows: pd.DataFrame) -> bool:
     """True if there are more lines than an axes holds."""
     own = rows[~rows["reference"]]
-    return own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES
+    return bool(own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES)
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows without the variants for reference where there are small multiples."""
-    return rows[~rows["reference"] | (rows["variant"] == LAST_T)] if _is_small(rows) else rows
+    return rows.loc[~rows["reference"] | (rows["variant"] == LAST_T) | (not _is_small(rows))]
 
 
 def _over_length(

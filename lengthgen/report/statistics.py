@@ -151,11 +151,12 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         of_texts = [findings(s.rows).assign(corpus=s.text) for s in select(rows)]
         return pd.concat(of_texts, ignore_index=True)
     facts, curve = rows.groupby("series")[FACTS[:-1]].first(), ["protocol", "series"]
-    sums, n_seeds = Sums(rows, loss_of), rows.groupby(curve)["seed"].nunique().rename("n_seeds")
+    sums, by_curve = Sums(rows, loss_of), rows.groupby(curve).agg(n_seeds=("seed", "nunique"))
+    n_seeds = by_curve["n_seeds"].to_dict()
     points = [p for p, seeds in sums.rows.items() if len(seeds) == n_seeds[p[:2]]]  # of all seeds
     records, bases = [*_losses(rows, sums, points, facts)], unchanged(rows)
     headline, both = rows[rows["protocol"] == HEADLINE], (sums, Sums(rows, copies))
-    for series, T in facts["train_length"].items():
+    for series, T in zip(facts.index, facts["train_length"], strict=True):
         own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
         at_T = [p for p in points if p == CurvePoint(HEADLINE, bases[series], int(T))]
         about, of_series = {"protocol": HEADLINE, "series": series}, headline["series"] == series
@@ -163,7 +164,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(records, columns=["series", *NUMBERS])
     table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
     table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
-    joined = table.join(facts, on="series").join(n_seeds, on=curve)
+    joined = table.join(facts, on="series").join(by_curve, on=curve)
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
 
 

@@ -161,7 +161,7 @@ def _by_length(task: TaskResults, *, brief: bool = False) -> Table:
     head = ["scheme", "seeds", *map(short, columns), "seen", "unseen", "L50", "each seed"]
     if brief:
         kept = [i for i, name in enumerate(head) if name not in ("seeds", "seen", "each seed")]
-        head, *rows = ([row[i] for i in kept] for row in (head, *rows))
+        head, rows = [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
     notes = [*NOTES]
     if task.chance >= LEAST_CHANCE:
         notes.append(f"A model that ignores the prompt has up to {task.chance:.0%} up to L.")
