@@ -38,6 +38,8 @@ def write_report(
     folders = [Path(name) for name in names if (Path(name) / load.ROWS).is_file()]
     if folders and (len(names) > 1 or conditions) and out is None:
         raise UserError("several folders, or a part of one, need --out DIR")
+    if conditions and out in folders:
+        raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
     paths = paths or directory.run_dirs(root)
     if not paths:
@@ -50,7 +52,7 @@ def write_report(
         rows = report.matching(rows, conditions)
     sections = report.sections(rows)
     out = out or next(iter(folders), Path("report"))
-    page, *_ = report.write(rows, sections, out, again=out in folders)
+    page, *_ = report.write(rows, sections, out, again=folders == [out] and len(names) == 1)
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))
