@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from parts import SLOPE
 from small import small_config
 from trained import ALONE, QUIET, rows_of
 
@@ -12,18 +13,9 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 
-TEXT = """
-from torch import Tensor
-from lengthgen.schemes import AttentionContext, Part
-
-class Slope(Part):
-    def bias(self, c: AttentionContext) -> Tensor:
-        return -{slope} * c.distance()
-"""
-
 
 def write(path: Path, slope: float) -> Path:
-    path.write_text(TEXT.format(slope=slope))
+    path.write_text(SLOPE.format(slope=slope))
     return path
 
 
@@ -54,7 +46,7 @@ def test_a_run_keeps_its_plugin_to_be_given_and_an_edited_one_is_another_run(
     run_dir = pipeline.train(config_of(write(tmp_path / "mine.py", 0.5)))
     (tmp_path / "mine.py").unlink()
     (kept,) = (run_dir / "plugins").iterdir()
-    assert kept.read_text() == TEXT.format(slope=0.5)
+    assert kept.read_text() == SLOPE.format(slope=0.5)
     before = rows_of(run_dir / "eval.jsonl")
     edited = pipeline.train(config_of(write(tmp_path / "mine.py", 4.0)))
     assert edited != run_dir

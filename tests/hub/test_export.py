@@ -16,6 +16,7 @@ import torch
 import yaml
 from commands import Shell, here
 from hub_stub import serving
+from parts import SLOPE
 from safetensors.torch import load_file, save_file
 from small import close, refusal, small_config
 from trained import ALONE, QUIET
@@ -39,14 +40,6 @@ transformers: Any = pytest.importorskip("transformers")
 MODULES = "transformers.dynamic_module_utils.HF_MODULES_CACHE"  # where code that is loaded goes
 
 TEXT = "def main():"  # what the card's lines encode
-MINE = """
-from lengthgen.schemes import AttentionContext, Part
-
-class Slope(Part):
-    def bias(self, c: AttentionContext):
-        return -0.25 * c.distance()
-"""
-
 LLAMA = ["model.norm=rms", "model.mlp=swiglu", "model.n_kv_heads=2"]
 YARN = "+scheme.parts.yarn={factor: 4.0, beta_fast: 32.0, beta_slow: 1.0}"
 OWN = "lengthgen"
@@ -74,7 +67,7 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
     """The configurations of trained runs under one root."""
     root = tmp_path_factory.mktemp("trained")
-    (root / "mine.py").write_text(MINE)
+    (root / "mine.py").write_text(SLOPE.format(slope=0.25))
     found: dict[str, Config] = {}
     for name, (_, overrides) in CHOSEN.items():
         files = [root / "mine.py"] if name == "plugin" else []
@@ -132,7 +125,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     monkeypatch.setattr(plugins, "_GIVEN", {})  # as in another process
     if name == "plugin":  # whose code runs if the caller names it, as the lines do
         (code,) = Path("model/plugins").iterdir()
-        assert code.read_text() == MINE
+        assert code.read_text() == SLOPE.format(slope=0.25)
         with pytest.raises(UserError, match=f"a plugin is needed; .* --plugin {code}"):
             load(Path("model"))
     own = names_of(ours)

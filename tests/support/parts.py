@@ -5,6 +5,14 @@ from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, Part
 
+SLOPE = """
+from lengthgen.schemes import Part
+
+class Slope(Part):
+    def bias(self, c):
+        return -{slope} * c.distance()
+"""  # a plugin
+
 
 class Scattered(Part):
     """Coordinates that rise by 1 to 5, other ones in each sequence: [B, T]."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import Shell, here
+from parts import SLOPE
 from slurm_cluster import begun, swept
 from small import refusal, smaller
 
@@ -116,23 +117,14 @@ def test_a_job_that_was_cancelled_while_it_waited_names_no_log(stub: Stub, point
     assert state_of(point) == gone
 
 
-PART = """
-from lengthgen.schemes import Part
-
-class Slope(Part):
-    def bias(self, c):
-        return -{slope} * c.distance()
-"""
-
-
 @pytest.mark.slow
 def test_a_point_that_was_edited_before_it_starts_trains_no_other_run(
     stub: Stub, tmp_path: Path, cache: Path
 ) -> None:
     plugin, words = tmp_path / "mine.py", ["scheme=nope", "+scheme.parts.slope={}"]
-    plugin.write_text(PART.format(slope=0.5))
+    plugin.write_text(SLOPE.format(slope=0.5))
     (point,) = swept(tmp_path / "runs", cache, *words, plugins=[plugin])
-    plugin.write_text(PART.format(slope=4))
+    plugin.write_text(SLOPE.format(slope=4))
     record(point)
     said = here(*slurm.ArrayTask.of(point, slurm.options("time=5")).arguments).error
     assert said.startswith(f"{point.run_id}: the configuration or a plugin has changed since this")
