@@ -41,7 +41,7 @@ def evaluate_runs(
     """Evaluate trained runs, by default the newest one.
 
     Only missing rows are computed. Takes eval.* and runtime.* overrides; everything else is fixed
-    by the run. A run that cannot be evaluated stops no other; the exit code is 1 then.
+    by the run. A run without a usable checkpoint or corpus stops no other; the exit code is 1 then.
     """
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     given = {"lengths": lengths, "protocols": protocols, "variants": variants}

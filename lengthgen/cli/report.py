@@ -35,10 +35,10 @@ def write_report(
     from lengthgen.runs import directory
 
     names, root, conditions = selection(arguments)
-    folders = [Path(name) for name in names if (Path(name) / load.ROWS).is_file()]
+    folders = [Path(name).resolve() for name in names if (Path(name) / load.ROWS).is_file()]
     if folders and (len(names) > 1 or conditions) and out is None:
         raise UserError("several folders, or a part of one, need --out DIR")
-    if conditions and out in folders:
+    if conditions and out and out.resolve() in folders:
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
     paths = paths or directory.run_dirs(root)
@@ -51,8 +51,9 @@ def write_report(
     if conditions:
         rows = report.matching(rows, conditions)
     sections = report.sections(rows)
-    out = out or next(iter(folders), Path("report"))
-    page, *_ = report.write(rows, sections, out, again=folders == [out] and len(names) == 1)
+    out = out or Path(names[0] if folders else "report")
+    is_again = len(names) == 1 and folders == [out.resolve()]
+    page, *_ = report.write(rows, sections, out, again=is_again)
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))

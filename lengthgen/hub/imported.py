@@ -52,7 +52,9 @@ def import_model(
     tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
     bos = prepended(tokenizer)
     name = name or Path(os.path.abspath(source.partition("@")[0])).name
-    name = re.sub(r"^(?=[\d._]*$)|^\.|[^A-Za-z0-9_.]", "_", name)[:64]  # experiment=1 is no word
+    name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:63]
+    if not isinstance(compose.values([f"experiment={name}"])["experiment"], str):
+        name = f"_{name}"  # 1e5 and true are no words
     config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
     if (config.run_dir / "DONE").exists():
         there, own = pipeline.config_of(config.run_dir, {}), ("eval", "runtime")

@@ -1,7 +1,6 @@
 """What probes add to a report: a table of what `lengthgen probe` wrote into the folders of runs."""
 
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ def _section(rows: Any) -> Any:
     folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
     for run in set(rows["run"]) & folders.keys():
         written = read_rows(Path(folders[run], ROWS), run=run)
-        about = itemgetter("weights", "endpoints", "parts", "code")
-        groups = groupby(written, key=lambda row: (title_of(row), about(row)))
+        about = ("weights", "endpoints", "parts", "code")
+        groups = groupby(written, key=lambda row: (title_of(row), [*map(row.get, about)]))
         newest = {title: [*group] for (title, *_), group in groups}
         lines += (
             (title, run, known[group[0]["probe"]].summary(group))

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -157,8 +158,8 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> Failed:
     rank = min({*failures} - lost - ended or failures)
     code, error, by = failures[rank].exitcode, errors[rank], f"rank {rank}: " if rank else ""
     if error:
-        own = error.removeprefix("UserError: ").removeprefix("Diverged: ")
-        return Failed(rank, by + own.removeprefix("RankLost: "), code)
+        own = re.sub(r"^(UserError|Diverged|Refused|RankLost): ", "", error)
+        return Failed(rank, by + own, code)
     if code < 0:
         reason = f"rank {rank} was killed by {failures[rank].signal_name()}; {CONTINUES}"
         return Failed(rank, reason, 128 - code)

@@ -157,6 +157,7 @@ class Part(nn.Module):
     remaps = False  # scores() calls the layer's rotary parts, which do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
     takes_relative_keys = True  # False: scores() does not read c.keys_HNK
+    owns_qk = ""  # why no part of its layer may read or turn q and k, but for factors of a query
     scales_logits = False  # qk() multiplies each query by a factor, and does nothing else
     needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
     at_network_rate = False  # its parameters learn at train.lr, whatever the scheme's lr_ratio

@@ -30,6 +30,8 @@ class Scheme(nn.Module):
     ) -> None:
         super().__init__()
         self.where = where  # the dotted key that messages name
+        is_variant = where != "scheme.parts"  # which acts in every layer
+        self._remedy = "drop one" + ", or separate them with scheme.layers" * (not is_variant)
         self.encoder: Scheme | None = None  # of an encoder-decoder model: the parts of its encoder
         self.parts = nn.ModuleDict(parts)
         self.all = tuple(parts.values())
@@ -119,8 +121,16 @@ class Scheme(nn.Module):
             if len(names[hook]) > 1:
                 raise UserError(
                     f"{self.where}: {' and '.join(names[hook][:2])} both define {hook}, which has "
-                    "one owner in a layer; drop one, or separate them with scheme.layers"
+                    f"one owner in a layer; {self._remedy}"
                 )
+        for name, part in layer.items():
+            for other, its in layer.items() if part.owns_qk else ():
+                turns = its.overrides("qk") and not (its.scales_logits or its.needs_rotation())
+                if its is not part and (its.reads_qk or turns):
+                    raise UserError(
+                        f"{self.where}: {name} {part.owns_qk}, and {other} reads or turns them; "
+                        f"{self._remedy}"
+                    )
         owners = {hook: next(iter(active[hook]), None) for hook in OWNED}
         qk, bias, visible = active["qk"], active["bias"], active["visible"]
         if scorer := owners["scores"]:
@@ -133,7 +143,7 @@ class Scheme(nn.Module):
                 name = next(iter(void))
                 raise UserError(
                     f"{self.where}: {name} {void[name]}, and {names['scores'][0]} has none that it "
-                    "could act on; drop one, or separate them with scheme.layers"
+                    f"could act on; {self._remedy}"
                 )
         remaps = any(part.remaps for part in layer.values())
         first = [part.rotary for part in qk].index(True) if remaps else len(qk)
@@ -142,7 +152,7 @@ class Scheme(nn.Module):
             if reads_text and not part.scales_logits:
                 raise UserError(
                     f"{self.where}: {name} turns queries and keys by the text, which no map of "
-                    "positions changes; drop one, or separate them with scheme.layers"
+                    f"positions changes; {self._remedy}"
                 )
         table = self.contiguous and all(part.distance_only for part in bias)
         return LayerHooks(

@@ -172,7 +172,7 @@ def seconds_left(points: Sequence[Point], slot: Slot, *, say: Say) -> float:
         of_points = f"{sum(left):,} steps left in {len(left)} point{'s' * (len(left) > 1)}"
         say(f"{point.title}: {measured[-1]:.3g} s a step, {of_points} like it")
     if others:
-        say(f"{len(others)} more models or schemes: taken to be as fast as the mean of these")
+        say(f"{len(others)} more kinds of point: taken to be as fast as the mean of these")
         total += fmean(measured) * sum(sum(left) for _, left in others)
     return total
 

@@ -372,8 +372,8 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
 ) -> None:
     monkeypatch.chdir(shutil.copytree(good, tmp_path / ".theirs v1.0"))
     assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
-    ran = here("import", ".", "--name=135", *TEXT, f"runtime.root={tmp_path}")
-    assert "/rope-_135-" in ran.out  # since experiment=135 is no word
+    ran = here("import", ".", "--name=1e5", *TEXT, f"runtime.root={tmp_path}")
+    assert "/rope-_1e5-" in ran.out  # since experiment=1e5 is no word
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {  # keys of models on the Hub that change nothing

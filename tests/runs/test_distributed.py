@@ -95,6 +95,7 @@ LOST = (2, "RankLost: another process of this run was lost (gloo)")
         ((STOPPED, (1, "KeyError: 7")), Failed(1, "rank 1: KeyError: 7", 1)),
         ((LOST, (-9, None)), Failed(1, f"rank 1 was killed by SIGKILL; {CONTINUES}", 137)),
         (((-9, None), STOPPED), Failed(0, f"rank 0 was killed by SIGKILL; {CONTINUES}", 137)),
+        (((2, "Refused: runs/x is in use"), STOPPED), Failed(0, "runs/x is in use", 2)),
         ((LOST, LOST), Failed(0, "another process of this run was lost (gloo)", 2)),
         ((STOPPED, STOPPED), Failed(0, "", 143)),
     ],

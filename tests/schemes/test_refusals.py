@@ -58,9 +58,9 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "rope, transformer_xl, rerope": r"transformer_xl adds to keys .* rerope has none",
     "rope, selective_rope, rerope": r"selective_rope turns .* no map of positions changes",
     "rope, tape, rerope": r"tape turns queries and keys by the text",
-    "xpos, shaw": r"xpos has factors that cancel in q\.k alone, and shaw",
-    "xpos, rope": r"xpos has factors that cancel in q\.k alone, and rope",
-    "pope, cope": r"pope makes queries and keys twice as wide, and cope",
+    "xpos, shaw": r"xpos has factors .* cancel in q\.k alone, and shaw .* with scheme\.layers$",
+    "xpos, rope": r"xpos has factors .* alone, and rope reads or turns",
+    "pope, cope": r"pope makes q and k twice as wide, and cope",
     "path_attention, yarn": r"yarn acts on rotated .* nothing here rotates",
     "rerope": r"rerope acts on rotated .* nothing here rotates them",
     "tape, yarn": r"nothing here rotates them",
@@ -109,6 +109,12 @@ def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> No
 def test_a_scheme_that_cannot_be_honoured_is_refused(words: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         small_config(*words.split())
+
+
+def test_parts_that_never_meet_in_a_layer_go_together() -> None:
+    shaw = "+scheme.parts.shaw={clip: 4, share_layers: false}"
+    config = small_config("scheme=xpos", shaw, "scheme.layers=[[xpos],[shaw]]")
+    assert [*config.scheme.parts] == ["xpos", "shaw"]
 
 
 PLUGINS = {  # files of the user's own, all parts of which are asked for, and a part of the message

@@ -90,7 +90,7 @@ def test_a_dry_run_measures_a_step_of_each_model_counts_those_left_and_trains_no
     steps = re.findall(said, ran.err)
     titles = [(every[0].title, "2,000"), (every[2].title, "1,600")]
     assert [(title, left) for title, _, left in steps] == titles[:most]
-    assert ("1 more models or schemes: taken to be as fast as" in ran.err) == (most == 1)
+    assert ("1 more kinds of point: taken to be as fast as" in ran.err) == (most == 1)
     last = r"4 points to do, 2 at a time: about (\d+):(\d\d) of training"
     [(minutes, seconds)] = re.findall(last, ran.err.splitlines()[-1])
     total = sum(float(step) * n for (_, step, _), n in zip(steps * 2, (2000, 1600), strict=False))

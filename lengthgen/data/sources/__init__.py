@@ -111,7 +111,7 @@ def text_of(row: Any, column: str) -> str:
     """Returns the text of a row, empty for null. Raises ValueError with a remedy."""
     if not isinstance(row, dict):
         raise ValueError("is not a JSON object with a text column")
-    if None in row:  # as csv.DictReader calls them
+    if any(row.pop(None, ())):  # as csv.DictReader calls them
         raise ValueError("has more fields than the header; quote commas")
     fields = cast("dict[str, Any]", row)
     text = fields.pop(column, 0)

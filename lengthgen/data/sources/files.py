@@ -68,12 +68,12 @@ class Files(Source):
     @cached_property
     def split_paths(self) -> tuple[list[Path], list[Path]]:
         """The files of training and of validation; none in the latter if the rule must split."""
-        path, held_out = self.path, self.validation_path
+        path, held_out, key = self.path, self.validation_path, "corpus.validation_path"
         folder = os.path.expanduser(str(path))
         if held_out is None and os.path.isdir(f"{folder}/validation"):
-            held_out = f"{folder}/validation"
+            held_out, key = f"{folder}/validation", "corpus.path"
             path = f"{folder}/train" if os.path.isdir(f"{folder}/train") else path
-        validation = [] if held_out is None else expand(held_out, "corpus.validation_path")
+        validation = [] if held_out is None else expand(held_out, key)
         return sorted({*expand(path)} - {*validation}), validation
 
     def data_key(self) -> str:

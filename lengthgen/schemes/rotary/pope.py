@@ -16,7 +16,6 @@ R channels.
 """
 
 import math
-from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -36,19 +35,13 @@ class Pope(Part):
     reads_qk = True
     bidirectional = True
     rotary = True
+    owns_qk = "makes q and k twice as wide"
 
     def __init__(self, shape: ModelDims, *, base: Base, share_layers: bool) -> None:
         super().__init__(shape)
         self.base = base
         n_phases = 1 if share_layers else shape.n_layers
         self.phi = nn.Parameter(torch.zeros(n_phases, shape.n_heads, shape.d_head))
-
-    def conflict(self, others: Mapping[str, Part]) -> str | None:
-        for name, other in others.items():
-            turns = other.overrides("qk") and not (other.scales_logits or other.needs_rotation())
-            if other.reads_qk or turns:
-                return f"makes queries and keys twice as wide, and {name} takes them as they were"
-        return None
 
     def clamp_parameters(self) -> None:
         self.phi.clamp_(-2 * math.pi, 0)

@@ -14,13 +14,12 @@ x-transformers rotates half of each head by default.
 """
 
 import math
-from collections.abc import Mapping
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
+from lengthgen.schemes.base import AttentionContext, ModelDims, Rotated
 from lengthgen.schemes.parameters import Base
 from lengthgen.schemes.rotary.rope import Rope, angles
 
@@ -34,6 +33,7 @@ class Xpos(Rope):
     """
 
     bidirectional = False
+    owns_qk = "has factors of q and k that cancel in q.k alone"
 
     def __init__(
         self, shape: ModelDims, *, base: Base, scale_base: PositiveFloat, gamma: PositiveFloat
@@ -41,13 +41,6 @@ class Xpos(Rope):
         super().__init__(shape, base=base, rotary_percentage=1.0, layout="interleaved")
         self.scale_base, self.gamma = scale_base, gamma
         self.limit = int(2 * scale_base * RANGE / math.log2((1 + gamma) / gamma))
-
-    def conflict(self, others: Mapping[str, Part]) -> str | None:
-        for name, other in others.items():
-            turns = other.overrides("qk") and not (other.scales_logits or other.needs_rotation())
-            if other.reads_qk or turns:
-                return f"has factors that cancel in q.k alone, and {name} uses q and k otherwise"
-        return None
 
     def unsupported_reason(self, length: int) -> str | None:
         if length > self.limit:
