@@ -24,6 +24,7 @@ bf16       loss of a training step: relative difference, at most BF16, and finit
 
 import argparse
 import csv
+import gc
 import sys
 import time
 import traceback
@@ -403,6 +404,8 @@ def group_error(device: torch.device) -> Result:
             state.model.zero_grad(set_to_none=True)
             loss(micro, generator=generator_of("step", config.seed, 0)).backward()
             grads.append([p.grad.clone() for p in state.model.parameters() if p.grad is not None])
+        del loss  # as the last owner of the group it would wait for a thread that waits for it
+        gc.collect()
         return Result(max(float((a - b).abs().max()) for a, b in zip(*grads, strict=True)))
     finally:
         torch.distributed.destroy_process_group()
