@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -104,3 +105,8 @@ def code_of(kind: type[Any]) -> str:
     name = kind.__module__
     is_plugin = name.startswith(plugin_files.MODULE_PREFIX)
     return name if is_plugin else inspect.getsource(sys.modules[name])
+
+
+def digest_of(kind: type[Any]) -> str:
+    """Returns a digest of the code of a class."""
+    return sha256(code_of(kind).encode()).hexdigest()[:12]

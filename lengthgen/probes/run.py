@@ -1,7 +1,6 @@
 """Probes of a run: what probes.jsonl lacks is computed, and pictures are drawn of it."""
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -9,7 +8,7 @@ from pkgutil import iter_modules
 import numpy as np
 
 from lengthgen import probes
-from lengthgen.config.registry import code_of, registered
+from lengthgen.config.registry import digest_of, registered
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run
@@ -82,9 +81,8 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         for variant, scheme in {None: model.scheme, **variants}.items():
             model.scheme = scheme.requires_grad_(False)
             for each in chosen:
-                code = sha256(code_of(type(each)).encode()).hexdigest()[:12]
-                key = {**about, "probe": each.name, "code": code, "variant": variant}
-                key["parts"] = parts_hash(config, variant)
+                key = {**about, "probe": each.name, "code": digest_of(type(each))}
+                key |= {"variant": variant, "parts": parts_hash(config, variant)}
                 summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
     return summaries
 

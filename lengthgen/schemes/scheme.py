@@ -1,12 +1,12 @@
 """Scheme: the parts of a model, sorted for every layer by the hooks that they override."""
 
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile, permutations
 
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config.registry import code_of
+from lengthgen.config.registry import digest_of
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import HOOKS, OWNED, AttentionContext, LayerHooks, Part
 
@@ -53,8 +53,7 @@ class Scheme(nn.Module):
     @property
     def code(self) -> dict[str, str]:
         """A digest of the code of each part, by name."""
-        sources = {name: code_of(type(part)).encode() for name, part in self.parts.items()}
-        return {name: sha256(source).hexdigest()[:12] for name, source in sources.items()}
+        return {name: digest_of(type(part)) for name, part in self.parts.items()}
 
     @property
     def depends_on_length(self) -> bool:
@@ -117,43 +116,12 @@ class Scheme(nn.Module):
             layer = {name: part for name, part in layer.items() if not part.needs_rotation()}
         names = {hook: [name for name in layer if layer[name].overrides(hook)] for hook in HOOKS}
         active = {hook: tuple(layer[name] for name in names[hook]) for hook in HOOKS}
-        for hook in OWNED:
-            if len(names[hook]) > 1:
-                raise UserError(
-                    f"{self.where}: {' and '.join(names[hook][:2])} both define {hook}, which has "
-                    f"one owner in a layer; {self._remedy}"
-                )
-        for name, part in layer.items():
-            for other, its in layer.items() if part.owns_qk else ():
-                turns = its.overrides("qk") and not (its.scales_logits or its.needs_rotation())
-                if its is not part and (its.reads_qk or turns):
-                    raise UserError(
-                        f"{self.where}: {name} {part.owns_qk}, and {other} reads or turns them; "
-                        f"{self._remedy}"
-                    )
+        if fault := next(self._faults(layer, names), None):
+            raise UserError(f"{self.where}: {fault}; {self._remedy}")
         owners = {hook: next(iter(active[hook]), None) for hook in OWNED}
         qk, bias, visible = active["qk"], active["bias"], active["visible"]
-        if scorer := owners["scores"]:
-            void = dict.fromkeys(names["bias"], "adds a bias to logits")
-            void |= {name: "scales logits" for name in names["qk"] if layer[name].scales_logits}
-            void = {} if scorer.takes_bias else void
-            if not scorer.takes_relative_keys:
-                void |= dict.fromkeys(names["relative_keys"], "adds to keys by distance")
-            if void:
-                name = next(iter(void))
-                raise UserError(
-                    f"{self.where}: {name} {void[name]}, and {names['scores'][0]} has none that it "
-                    f"could act on; {self._remedy}"
-                )
         remaps = any(part.remaps for part in layer.values())
         first = [part.rotary for part in qk].index(True) if remaps else len(qk)
-        for name, part in zip(names["qk"][first:], qk[first:], strict=True):
-            reads_text = part.needs_whole_text or part.needs_model
-            if reads_text and not part.scales_logits:
-                raise UserError(
-                    f"{self.where}: {name} turns queries and keys by the text, which no map of "
-                    f"positions changes; {self._remedy}"
-                )
         table = self.contiguous and all(part.distance_only for part in bias)
         return LayerHooks(
             parts=tuple(layer.values()),
@@ -167,3 +135,32 @@ class Scheme(nn.Module):
             contiguous=self.contiguous,
             toeplitz=bool(bias) and table and not (visible or any(owners.values())),
         )
+
+    @staticmethod
+    def _faults(layer: Mapping[str, Part], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        """Yields why parts cannot stand in one layer; `names` are those of each hook."""
+        for hook in OWNED:
+            if len(names[hook]) > 1:
+                both = " and ".join(names[hook][:2])
+                yield f"{both} both define {hook}, which has one owner in a layer"
+        for name, other in permutations(layer, 2):
+            if owned := layer[name].owns_qk:
+                part = layer[other]
+                turns = part.overrides("qk") and not (part.scales_logits or part.needs_rotation())
+                if part.reads_qk or turns:
+                    yield f"{name} {owned}, and {other} reads or turns them"
+        for scorer in names["scores"]:
+            none = f"and {scorer} has none that it could act on"
+            if not layer[scorer].takes_bias:
+                yield from (f"{name} adds a bias to logits, {none}" for name in names["bias"])
+                scaling = (name for name in names["qk"] if layer[name].scales_logits)
+                yield from (f"{name} scales logits, {none}" for name in scaling)
+            if not layer[scorer].takes_relative_keys:
+                by_distance = names["relative_keys"]
+                yield from (f"{name} adds to keys by distance, {none}" for name in by_distance)
+        if any(part.remaps for part in layer.values()):
+            for name in dropwhile(lambda name: not layer[name].rotary, names["qk"]):
+                reads_text = layer[name].needs_whole_text or layer[name].needs_model
+                if reads_text and not layer[name].scales_logits:
+                    turns = "turns queries and keys by the text"
+                    yield f"{name} {turns}, which no map of positions changes"

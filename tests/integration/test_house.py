@@ -21,8 +21,8 @@ PACKAGE = {
     "runs": 839,  # 750, was 820; uploads, Windows, edited code, threads, signals, agreement
     "model": 1519,  # 1300; dropout, fused remaps, plugins that leak, prefixes
     "data": 1187,  # 1185; equal paths, SentencePiece, Hub tokenizers, NFC
-    "schemes": 1077,  # 1045; without schemes; digests of code, void parts
-    "config": 1439,  # 900; a run changed, defaults, filters, names of papers, typos, *
+    "schemes": 1076,  # 1045; without schemes; digests of code, void parts
+    "config": 1445,  # 900; a run changed, defaults, names of papers, typos, *, digests
     "errors, escaping, files, terminal": 521,  # 450; refusals, folders of exports and imports
     "tasks": 1045,  # without tasks
     "probes": 412,  # was 410; without probes; variants, names of axes, definitions edited
