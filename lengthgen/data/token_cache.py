@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -137,11 +138,19 @@ class Build:
                     file.write(raw)
                     texts.append(StoredText(d.name, len(raw), (d.length, d.prompt_bytes)))
                     progress.advance(len(raw))
+        if len({text.name for text in texts}) < len(texts):
+            twice = Counter(text.name for text in texts).most_common(1)[0][0]
+            raise UserError(
+                f"corpus={name}: several {split} documents are called {utf8(twice)}; give each a "
+                "name of its own"
+            )
         if n_empty:
             self.say(f"{n_empty:,} {split} documents are empty, and left out")
         if not texts and (held_out or self.with_training):
+            is_tuning = self.corpus.held_out == "tuning"
+            why = "; rates are tuned on two training documents or more" * is_tuning
             raise UserError(
-                f"corpus={name}: the {split} split has no documents with text; give more, or "
+                f"corpus={name}: the {split} split has no documents with text{why}; give more, or "
                 "longer ones"
             )
         return texts

@@ -1,8 +1,8 @@
 """Shift invariance: what changes if all positions are k further on, and the tokens are the same.
 
 As in "The Curious Case of Absolute Position Embeddings" (Sinha et al. 2022, arXiv 2210.12574).
-Windows are of T/2 tokens, so that shifts up to T/2 stay within trained positions. A relative scheme
-changes by rounding alone.
+Windows are of T/2 tokens, less where endpoints are not so deep, so that shifts up to T/2 stay within
+trained positions. A relative scheme changes by rounding alone.
 
 B windows, T tokens, D width.
 """
@@ -29,7 +29,7 @@ class ShiftInvariance(Probe):
         max_dlogit is the largest change of any logit.
         """
         model, T = inputs.model, inputs.train_length
-        length = max(1, T // 2)
+        length = max(1, min(T // 2, inputs.max_context))
         shifts = sorted({k for k in (1, 16, 64, 256) if k < T} | {T, 4 * T})
         reasons = {k: unsupported_reason(model.scheme, length, shift=k) for k in shifts}
         totals = {k: torch.zeros(3, dtype=torch.float64) for k, why in reasons.items() if not why}

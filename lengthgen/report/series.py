@@ -60,14 +60,19 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     Raises UserError if rows are left out of all texts, and none is kept.
     """
     rows = rows.reset_index(drop=True)
-    texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed"])]
+    given = {c: json.loads(c).get("corpus", {}) for c in rows["config"].unique()}
+    has_bos = rows["config"].map({c: corpus.get("bos", True) for c, corpus in given.items()})
+    texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed", has_bos])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
+    corpora = [compose.flatten(given[of_text["config"].iloc[0]]) for of_text in texts]
     names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
     varied = ["model"] if rows["model"].nunique() > 1 else []
     selections, lost = list[Selection](), list[str]()
-    for name, of_text in zip(names, texts, strict=True):
-        tokens = of_text["fingerprint"].iloc[0][:12]
-        text = f"{name} of tokens {tokens}" if names.count(name) > 1 else name
+    for name, corpus, of_text in zip(names, corpora, texts, strict=True):
+        twins = [own for own, its_name in zip(corpora, names, strict=True) if its_name == name]
+        tokens = f"tokens {of_text['fingerprint'].iloc[0][:12]}"
+        differing = ", ".join(_differences(corpus, twins)[:3]) or tokens
+        text = f"{name} ({differing})" if len(twins) > 1 else name
         kept, notes = _selected(of_text, varied=varied)
         if len(kept):
             selections.append(Selection(rows=kept, notes=notes, text=text))
@@ -170,15 +175,19 @@ def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
 
 def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:
     """Returns the keys in which series of one name differ, the scheme's first, three at most."""
-    own, others = _science(series), [_science(twin) for twin in twins]
+    changes = _differences(_science(series), [_science(twin) for twin in twins])
+    run = series["run"].rsplit("-", 1)[-1]
+    return ", ".join([*changes[:3], run] if len(changes) > 3 else changes)
+
+
+def _differences(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns KEY=VALUE of what others lack or have in another way, the scheme's keys first."""
     keys = {key for other in others for key in own.keys() ^ other.keys()}
     keys |= {key for key in own if any(key in o and own[key] != o[key] for o in others)}
     ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
     texts = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in own.items()}
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in texts.items()}
-    changes = [f"{k}={texts[k]}" if k in own else f"no {k}" for k in ordered[:3]]
-    run = series["run"].rsplit("-", 1)[-1]
-    return ", ".join([*changes, run] if len(ordered) > 3 else changes)
+    return [f"{k}={texts[k]}" if k in own else f"no {k}" for k in ordered]
 
 
 def _science(series: Mapping[str, Any]) -> dict[str, Any]:

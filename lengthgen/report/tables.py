@@ -128,11 +128,16 @@ class Numbers:
         self.series = [*by_length.sort_values(order, kind="stable").index]
 
     def doubled(self, lengths: Sequence[int], *, most: int) -> list[int]:
-        """Returns the lengths; of more than `most` the last, and those of T times a power of 2."""
+        """Returns the lengths; of more than `most` the last, and those of T times a power of 2.
+
+        Where these are few, `most` of them, evenly spread.
+        """
         if len(lengths) <= most:
             return [*lengths]
         T = {*self.T.values()}
         powers = [n for n in lengths[:-1] if any(math.log2(n / t).is_integer() for t in T)]
+        if 2 * len(powers) < most:
+            return [lengths[i * (len(lengths) - 1) // (most - 1)] for i in range(most)]
         return [*powers, lengths[-1]]
 
     def beyond(self, series: str) -> list[int]:

@@ -33,7 +33,7 @@ class Accuracy:
     scheme: str
     n_seeds: int
     by_length: pd.DataFrame  # where every seed has a value; columns as in `_at`
-    seen: Estimate | None  # mean over the lengths up to L that all series of the task have
+    seen: Estimate | None  # mean over the lengths up to L that most series of the task have
     unseen: Estimate | None  # and over those beyond; None for a series that lacks one of them
 
     @property
@@ -65,7 +65,8 @@ class Accuracy:
 def accuracies(rows: pd.DataFrame) -> list[Accuracy]:
     """Returns the accuracy of each series of one task, from the rows of a Selection."""
     by_series = {str(name): of_series for name, of_series in rows.groupby("series")}
-    shared = set[int].intersection(*({*part["length"]} for part in by_series.values()))
+    n_series = rows[rows["document"].notna()].groupby("length")["series"].nunique()
+    shared = {int(n) for n in n_series.index[2 * n_series > len(by_series)]}
     return [_accuracy(name, part, shared) for name, part in by_series.items()]
 
 
@@ -141,7 +142,7 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]
         for measured in by_task.values()
     ]
     names = sorted(set[str].intersection(*map(set[str], tables))) if tables else []
-    if len(names) < 2 or len({len(seeds) for table in tables for seeds in table.values()}) > 1:
+    if len(names) < 2 or len({len(table[name]) for table in tables for name in names}) > 1:
         return {}
     ranks = [pd.DataFrame(table)[names].rank(axis=1, ascending=False) for table in tables]
     mean = sum(ranks[1:], ranks[0]) / len(ranks)  # by seed and series

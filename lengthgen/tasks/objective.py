@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lengthgen.config.registry import described
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
@@ -68,12 +69,29 @@ class Answers(Objective):
                 f"task.length={spec.length} and tested to eval.lengths={longest}; set "
                 f"task.longest={max(4 * spec.length, longest)} or drop lengths"
             )
+        rule = self.rule
         for key, length in (("length", spec.length), ("longest", spec.longest)):
             try:
-                self.rule.example(length, Random(0))
+                example = rule.example(length, Random(0))
+                text = example.prompt + example.answer
             except (ValueError, MemoryError) as error:
                 reason = str(error) or "an example does not fit in memory"
                 raise UserError(f"task.{key}={length}: {reason}") from None
+            except Exception as error:
+                kind = type(rule)
+                why = described(error, kind)
+                raise UserError(f"task.{key}={length}: {kind.__name__} raised {why}") from error
+            if unknown := sorted({*text} - {*rule.alphabet}):
+                raise UserError(
+                    f"task={spec.name}: the alphabet lacks {''.join(unknown)!r} of {text[:40]!r}; "
+                    "add it to `alphabet`"
+                )
+            if not example.prompt:
+                raise UserError(
+                    f"task.{key}={length}: {spec.name} has an empty prompt; begin with a character"
+                )
+        if not rule.alphabet.isascii():
+            raise UserError(f"task={spec.name}: {rule.alphabet!r} is not ASCII; use other letters")
 
     def check_corpus(self, corpus: TokenizedCorpus) -> None:
         """Raises UserError if a training example fits no window."""

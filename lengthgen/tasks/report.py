@@ -23,15 +23,16 @@ BRIEF = (0.5, 1, 2, 4)  # times L, for a terminal
 LEAST_CHANCE = 0.05  # below that it is not shown
 NOTES = [
     "Correct: greedy decoding writes the whole answer and its end. Seen, unseen: means over the "
-    "lengths up to L, and beyond, that all have; 95 % intervals over seeds and examples. L50: the "
+    "lengths up to L, and beyond, that most have; 95 % intervals over seeds and examples. L50: the "
     "last length before accuracy falls below one half.",
     f"In parentheses: accuracy below {accuracy.LEARNED:.0%} up to L, or a task in which no scheme "
     f"that learned it exceeds chance by {100 * accuracy.BEYOND_CHANCE:g} points beyond L. These, "
     "and upper bounds, are neither compared nor ranked.",
 ]
 RANKS = (
-    "Mean rank: over the tasks that count, of the schemes that count in each; ties share the mean. "
-    "In brackets: the best and the worst seed. Bold: the highest of those that count."
+    "Mean rank: over the tasks that count, of the schemes that count in each, if these have the same "
+    "number of seeds; ties share the mean. In brackets: the best and the worst seed. Bold: the "
+    "highest of those that count."
 )
 
 

@@ -30,6 +30,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl"),
     ({"a.txt": "A", "b.zip": "AA"}, "", {}, "more data that is not read (1 .zip) than files of"),
     ({"a.txt": "A"}, "", {}, NO_TRAIN),  # too short to take validation text from
+    ({"a.txt": "A.\n" * 99}, "", {"held_out": "tuning"}, "rates are tuned on two training doc"),
     ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),

@@ -114,6 +114,9 @@ def test_the_end_of_a_single_document_validates(tmp_path: Path) -> None:
     assert train.text + validation.text == text
     assert train.text.endswith("\n")
     assert 0.04 < len(validation.text) / len(text) < 0.06
+    one_line = write(tmp_path / "title", {"a.txt": f"Title\n{'x' * 1000}"})
+    (train,), (validation,) = read_all(files(one_line))
+    assert 0.04 < len(validation.text) / 1000 < 0.06
 
 
 def test_tuning_splits_the_training_documents_and_reads_no_others() -> None:
@@ -275,6 +278,7 @@ def test_a_mistake_in_a_source_of_the_user_is_one_line(
         ("Document(name='a', text=b'bytes')", "document a is no text that UTF-8"),
         ("Document(name=step, text='a')", "document 2 is no text .* or has no such name: 'a'"),
         ("Document(name='\\udc80', text='a')", r"document .x80 is no text"),
+        ("Document(name='a', text=str(step))", "several train documents are called a; give each"),
     ],
 )
 def test_an_error_of_a_source_is_one_line(tmp_path: Path, document: str, said: str) -> None:

@@ -127,6 +127,8 @@ def test_text_that_does_not_serve_is_skipped_with_a_reason() -> None:
     rows = measured.rows(inputs_of(small_model("nope"), max_context=40))
     said = [row.get("skipped") for row in rows]
     assert said == [None, None, "endpoints lie 40 tokens deep in their documents"]
+    rows = ShiftInvariance().rows(inputs_of(small_model("nope"), max_context=10))
+    assert all(abs(row["dnll"]) < 1e-4 for row in rows)
     [row] = position.Position().rows(inputs_of(small_model("nope"), documents=[0]))
     assert "one document" in row["skipped"]
 

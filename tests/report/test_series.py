@@ -94,10 +94,19 @@ def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:
     packed = frame(4.0, scheme="t5", packed=True, seeds=(1, 2))
     found = select(pd.concat([other, frame(3.0), packed]))
     assert [sorted(set(s.rows["scheme"])) for s in found] == [["rope"], ["t5"], ["alibi"]]
-    assert [s.text for s in found] == [
-        f"toy of tokens {'f' * 12}",
-        "toy (packed)",
-        f"toy of tokens {'e' * 12}",
+    tokens = [f"toy (tokens {letter * 12})" for letter in "fe"]
+    assert [s.text for s in found] == [tokens[0], "toy (packed)", tokens[1]]
+
+
+def test_texts_of_one_name_are_told_apart_by_what_differs_in_their_corpora() -> None:
+    corpora = ({"bos": True, "path": "a"}, {"bos": True, "path": "b"}, {"bos": False, "path": "a"})
+    runs = [
+        frame(3.0, run=f"r{n}", seeds=range(n), config={**CONFIG, "corpus": c}, fingerprint=tokens)
+        for n, c, tokens in zip((3, 2, 1), corpora, "eff", strict=True)
+    ]
+    texts = [selection.text for selection in select(pd.concat(runs))]
+    assert texts == [
+        f"toy (bos={named})" for named in ("true, path=a", "true, path=b", "false, path=a")
     ]
 
 

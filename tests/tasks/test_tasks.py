@@ -4,21 +4,27 @@ import re
 import string
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from repository import example
 from small import refusal, valid
+from small_corpora import write
 
 from lengthgen.config import compose
-from lengthgen.config.schema import TaskSpec
+from lengthgen.config.schema import TaskSpec, from_overrides
 from lengthgen.data.sources import Document
+from lengthgen.errors import UserError
+from lengthgen.pipeline import validate
 from lengthgen.tasks import END, Task, build, registry
 from lengthgen.tasks.objective import commonest
 from lengthgen.tasks.scratchpad import Step, format_steps
 from lengthgen.tasks.source import TaskSource
 
+FILE, YAML = example("interleave.py"), example("my_conf/task/interleave.yaml")
 OTHERS = ("lm", "scan")  # no task, and one that needs a file: test_pairs.py has it
 TASKS = [name for name in compose.choices("task", config_dir=None) if name not in OTHERS]
 PAD = "_scratchpad"
@@ -459,3 +465,19 @@ def test_a_value_that_a_rule_refuses_is_named(name: str, word: str, said: str) -
 def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
     asked = words.split() if "task=" in words else ["task=copy", *words.split()]
     assert refusal(valid, asked).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (FILE.replace('ascii_lowercase + "="', "ascii_lowercase"), "alphabet lacks '=' of '"),
+        (FILE.replace("return Example", "{}[0]; return Example"), r"raised KeyError: 0 \(.*, line"),
+        (FILE.replace('f"{text}="', '""'), "the prompt of interleave is empty"),
+        (FILE.replace('+ "="', '+ "=\u03b1"'), "\u03b1' is not ASCII"),
+    ],
+)
+def test_a_mistake_in_a_task_of_the_user_is_one_line(tmp_path: Path, rule: str, said: str) -> None:
+    write(tmp_path, {"interleave.py": rule, "conf/task/interleave.yaml": YAML})
+    conf, plugins = tmp_path / "conf", [tmp_path / "interleave.py"]
+    with pytest.raises(UserError, match=said):
+        validate(from_overrides(["task=interleave"], config_dir=conf, plugins=plugins))

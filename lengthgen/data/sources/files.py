@@ -119,7 +119,7 @@ class Files(Source):
                 yield document
             elif second is None and name == longest:
                 at = len(document.text) * 19 // 20
-                at = document.text.rfind("\n", 0, at) + 1 or at
+                at = document.text.rfind("\n", at * 18 // 19, at) + 1 or at  # not far before
                 part, cut = ("tail", slice(at, None)) if held_out else ("head", slice(at))
                 yield Document(name=f"{name}:{part}", text=document.text[cut])
 
