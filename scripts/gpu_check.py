@@ -301,7 +301,7 @@ class Steps:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         self.state = fresh_state(config, create(config, vocab_size=vocab_size), device=device)
-        self.loss = loss_of(self.state, ranks=ALONE, compiled=bool(config.runtime.compile))
+        self.loss = loss_of(self.state, ranks=ALONE)
         self.tokens_BT = some_tokens(config.train.batch, config.train.length, vocab_size=vocab_size)
         self.size = devices.micro_batch(config.runtime, device, config.train.length)
 
@@ -391,7 +391,7 @@ def of_speed(asked: argparse.Namespace, device: torch.device) -> Iterator[Check]
 
 def group_error(device: torch.device) -> Result:
     """Returns the difference that a group of one process makes; sums are then what goes in."""
-    config = configuration("scheme=kerple", *SMALL, "train.length=128")
+    config = configuration("scheme=kerple", *SMALL, "train.length=128", "runtime.compile=false")
     state = fresh_state(config, create(config, vocab_size=VOCAB), device=device)
     micro = micro_batch(some_tokens(2, 128).to(device))
     store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
@@ -399,7 +399,7 @@ def group_error(device: torch.device) -> Result:
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         grads: list[list[Tensor]] = []
-        alone = Loss(state, compiled=False)
+        alone = Loss(state)
         for loss in (alone, DistributedDataParallel(alone, find_unused_parameters=True)):
             state.model.zero_grad(set_to_none=True)
             loss(micro, generator=generator_of("step", config.seed, 0)).backward()

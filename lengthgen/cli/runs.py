@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Annotated
 
 import typer
@@ -79,8 +80,7 @@ def remove_runs(
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 return
         for run_dir in run_dirs:
-            gone = run_dir.parent / ".removed" / run_dir.name  # whose rest would be no run
-            gone.parent.mkdir(exist_ok=True)
+            gone = Path(mkdtemp(prefix=".removed-", dir=run_dir.parent)) / run_dir.name  # no run
             run_dir.rename(gone)
             shutil.rmtree(gone.parent)
             echo(f"removed {run_dir}")

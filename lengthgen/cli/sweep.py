@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Jobs = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Runs at a time; default: the GPUs or cores; more share GPUs."
+        min=1,
+        metavar="N",
+        help="Runs at a time; default: the GPUs or cores, 1 with --search; more share GPUs.",
     ),
 ]
 Slurm = Annotated[

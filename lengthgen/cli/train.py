@@ -78,11 +78,18 @@ def train(
         failed = status.Status("failed", reason=why)
         status.write(config.runtime.root / submitted, failed, run=submitted)
         raise UserError(why)
+    if force or gpus is not None:
+        from lengthgen.runs import devices
+        from lengthgen.terminal import Progress
+
+        n = gpus or 1
+        last = distributed.Ranks(rank=n - 1, world_size=n, local_rank=n - 1)
+        devices.device_of(config.runtime, last)  # refuses more processes than GPUs
+        with Progress(is_main=True) as show:
+            pipeline.prepare(config, {}, say=show.say)
     if force:
         from lengthgen.cli.runs import set_aside
-        from lengthgen.runs import devices
 
-        devices.device_of(config.runtime, distributed.ALONE)  # refuses one that is not here
         set_aside(config.run_dir)
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments
@@ -99,14 +106,8 @@ def train(
 
 def _start_processes(gpus: int, config: "Config", words: list[str]) -> None:
     """Runs `lengthgen WORDS` in processes of torchrun; exits as they do if one of them fails."""
-    from lengthgen import pipeline
     from lengthgen.runs import devices, distributed, status
-    from lengthgen.terminal import Progress
 
-    last = distributed.Ranks(rank=gpus - 1, world_size=gpus, local_rank=gpus - 1)
-    devices.device_of(config.runtime, last)  # refuses more processes than GPUs
-    with Progress(is_main=True) as show:
-        pipeline.prepare(config, {}, say=show.say)
     # torchrun would set it to 1 with a banner.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, devices.cores() // gpus)))
     sys.stdout.flush()

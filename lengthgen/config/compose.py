@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import yaml
 from yaml import CSafeLoader  # reads all of conf in 10 ms instead of 80
 
-from lengthgen.config.sections import flatten
+from lengthgen.config.sections import flatten, number
 from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.files import Unreadable, read_bytes
 
@@ -249,13 +249,15 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
     word, sweep = str(override.input_line), override.value()
     if not override.is_sweep_override():
         return [word]
+    if override.is_interval_sweep():
+        raise UserError(f"{word}: an interval has no points of its own; add --search N or give a,b")
     try:
         points = (
             sweep.filter([*choices(override.key_or_group, config_dir=config_dir)])
             if isinstance(sweep, Glob)
             else list(override.sweep_string_iterator())
         )
-    except (HydraException, ValueError) as error:  # of an interval, or a step of 0
+    except (HydraException, ValueError) as error:  # a step of 0
         raise UserError(f"{word}: {error}; give a,b or range(1,4)") from None
     if not points:
         raise UserError(f"{word}: matches nothing; it needs at least one value")
@@ -305,7 +307,8 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     for condition in conditions:
         points = [values(point) for point in expand([condition], config_dir=None)]
         (key,) = points[0]
-        chosen = [point[key] for point in points]
+        given = [point[key] for point in points]
+        chosen = [x if isinstance(x, bool) else number(x) for x in given]
         known = {run: plain[key] for run, plain in settings.items() if key in plain}
         if not known:
             every = set().union(*settings.values())

@@ -24,18 +24,8 @@ from pydantic_core import PydanticCustomError
 
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.sections import Section, flatten, validate
+from lengthgen.config.sections import Section, flatten, number, validate
 from lengthgen.errors import UserError, suggestion
-
-SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
-
-
-def _number(value: object) -> object:
-    """Returns the number that 2.5M or 4Ki stands for; refuses true, which Python takes for 1."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("boolean", "is not a number")
-    written = re.fullmatch(rf"(\d+\.?\d*)({'|'.join(SUFFIXES)})", str(value))
-    return value if written is None else round(float(written[1]) * SUFFIXES[written[2]], 6)
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -68,8 +58,8 @@ LARGEST = 10**12  # of numbers that count something: more is a typo
 TOKENIZERS = ("bpe", "bytes", "characters")  # any other is a tokenizer.json, or a name of the Hub
 HUB_NAME = r"(?!.*\.json$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"  # OWNER/NAME@REVISION
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
-Integer = Annotated[int, BeforeValidator(_number)]
-Number = Annotated[float, BeforeValidator(_number)]
+Integer = Annotated[int, BeforeValidator(number)]
+Number = Annotated[float, BeforeValidator(number)]
 Positive = Annotated[Integer, Field(gt=0, le=LARGEST)]
 NonNegative = Annotated[Integer, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[Number, Field(gt=0)]
@@ -466,6 +456,8 @@ def from_overrides(
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}
     if {"train.steps", "train.tokens"} <= keys:
         raise UserError("train.steps and train.tokens are two budgets; drop one of them")
+    if "train.tokens" in keys and isinstance(plain["train"], dict):
+        plain["train"]["steps"] = None  # of a file
     if "scheme.name" not in keys:
         _name_by_parts(plain["scheme"], config_dir)
     _apply_tuned(plain, keys)

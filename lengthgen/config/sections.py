@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from lengthgen.errors import UserError, first_line, shortened, suggestion
 
@@ -19,6 +19,17 @@ class Section(BaseModel):
     """A frozen group of keys that refuses unknown ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
+
+
+def number(value: object) -> object:
+    """Returns the number that 2.5M or 4Ki stands for; refuses true, which Python takes for 1."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("boolean", "is not a number")
+    written = re.fullmatch(rf"(\d+\.?\d*)({'|'.join(SUFFIXES)})", str(value))
+    return value if written is None else round(float(written[1]) * SUFFIXES[written[2]], 6)
 
 
 @cache

@@ -21,6 +21,7 @@ from lengthgen.evaluation.scoring import Replace
 from lengthgen.files import append_rows
 from lengthgen.model.build import build_model, seed_of, with_parts
 from lengthgen.model.transformer import Transformer
+from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
@@ -32,6 +33,7 @@ Todo = dict[Cell, set[str]]  # cells without a value, and the documents of each 
 
 
 @signals.interruptible()
+@plugin_errors()
 def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> list[Row]:
     """Computes the cells of the configuration that eval.jsonl lacks, and returns the rows of all.
 

@@ -1,8 +1,8 @@
 """Shift invariance: what changes if all positions are k further on, and the tokens are the same.
 
 As in "The Curious Case of Absolute Position Embeddings" (Sinha et al. 2022, arXiv 2210.12574).
-Windows are of T/2 tokens, less where endpoints are not so deep, so that shifts up to T/2 stay within
-trained positions. A relative scheme changes by rounding alone.
+Windows are of T/2 tokens, less where endpoints are not so deep, so that shifts up to T/2 stay
+within trained positions. A relative scheme changes by rounding alone.
 
 B windows, T tokens, D width.
 """

@@ -186,7 +186,7 @@ def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
     corpus = pipeline.prepare(config, {}, say=say)
     windows = TrainingWindows(corpus, objective_of(config).window_targets)
     state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=device)
-    loss = loss_of(state, ranks=ALONE, compiled=devices.compiles(runtime, device))
+    loss = loss_of(state, ranks=ALONE)
     for _ in range(2):
         began = time.perf_counter()
         launch_step(state, batch_of(state, windows, ranks=ALONE), ranks=ALONE, loss=loss)

@@ -57,7 +57,10 @@ class Answers(Objective):
         """Raises UserError for keys, arguments or lengths that the task has no examples of."""
         corpus, spec, longest = self.corpus, self.corpus.task, max(self.config.eval.lengths)
         if corpus.held_out == "tuning":
-            raise UserError(f"task={corpus.name}: rates are tuned on text; drop corpus.held_out")
+            raise UserError(
+                f"task={corpus.name}: rates are tuned on text alone (corpus.held_out=tuning, which "
+                "lengthgen tune and sweep --search set); compare those of a task by lengthgen sweep"
+            )
         if (corpus.tokenizer, corpus.bos, corpus.packed) != ("characters", True, False):
             raise UserError(
                 "corpus: a task is read by characters, each example a document after <|bos|>; drop "

@@ -30,8 +30,8 @@ NOTES = [
     "and upper bounds, are neither compared nor ranked.",
 ]
 RANKS = (
-    "Mean rank: over the tasks that count, of the schemes that count in each, if these have the same "
-    "number of seeds; ties share the mean. In brackets: the best and the worst seed. Bold: the "
+    "Mean rank: over the tasks that count, of the schemes that count in each, if all of these have "
+    "as many seeds; ties share the mean. In brackets: the best and the worst seed. Bold: the "
     "highest of those that count."
 )
 

@@ -88,12 +88,12 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
 class Loss(nn.Module):
     """The sum of nats of a micro-batch: the forward pass that DistributedDataParallel wraps."""
 
-    def __init__(self, state: State, *, compiled: bool) -> None:
+    def __init__(self, state: State) -> None:
         super().__init__()
         self.model = state.model
         self.device_type = state.device.type
         self.autocast = state.config.train.precision == "bf16"
-        self.hidden = kernels.compiled(self.model) if compiled else self.model
+        self.hidden = kernels.compiled(self.model) if compiles(state) else self.model
 
     def forward(self, micro: MicroBatch, *, generator: torch.Generator) -> Tensor:
         """Returns a scalar."""
@@ -106,9 +106,15 @@ class Loss(nn.Module):
             return self.model.sum_token_nll(x_BTD, micro.targets_BT)
 
 
-def loss_of(state: State, *, ranks: Ranks, compiled: bool) -> Loss | DDP:
+def compiles(state: State) -> bool:
+    """True if steps are compiled: as devices.compiles, where the model is a plain decoder."""
+    is_plain = type(state.model) is Transformer
+    return is_plain and devices.compiles(state.config.runtime, state.device)
+
+
+def loss_of(state: State, *, ranks: Ranks) -> Loss | DDP:
     """Returns the loss of a micro-batch, whose gradients are averaged over several processes."""
-    loss = Loss(state, compiled=compiled)
+    loss = Loss(state)
     return loss if ranks.world_size == 1 else DDP(loss)
 
 

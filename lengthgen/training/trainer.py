@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,16 +12,26 @@ from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import TrainingWindows
-from lengthgen.errors import Stopped, UserError
+from lengthgen.errors import Refused, Stopped, UserError
 from lengthgen.files import append_rows, keep_rows
 from lengthgen.model.transformer import Transformer
+from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, devices, directory, signals
 from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import lr_at
-from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
+from lengthgen.training.step import (
+    State,
+    batch_of,
+    check_finite,
+    compiles,
+    fresh_state,
+    launch_step,
+    loss_of,
+)
 
 
+@plugin_errors()
 def train(
     config: Config,
     corpus: TokenizedCorpus,
@@ -45,7 +56,12 @@ def train(
         )
     windows = TrainingWindows(corpus, objective_of(config).window_targets)
     state = fresh_state(config, model, device=device)
-    _resume(state, say=show.say)
+    ranks.agreed(partial(_resume, state, say=show.say))
+    if len(set(ranks.gather(state.step))) > 1:
+        raise Refused(
+            f"{config.run_dir}: processes see different checkpoints; set runtime.root to one "
+            "folder that all of them see"
+        )
     began_at = state.step
     if ranks.is_main:  # the steps after the checkpoint are taken again
         keep_rows(file, lambda row: row["train/step"] <= began_at, run=config.run_id)
@@ -54,10 +70,11 @@ def train(
         f"training in {train.precision} on {device}: {n:,} parameters, {without:,} without the "
         f"embedding; {train.steps:,} steps"
     )
-    compiled = devices.compiles(config.runtime, device) and type(state.model) is Transformer
-    if compiled:
+    if compiles(state):
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
-    loss = loss_of(state, ranks=ranks, compiled=compiled)
+    elif config.runtime.compile:
+        show.say("not compiled: runtime.compile=true is for decoders without recurrence")
+    loss = loss_of(state, ranks=ranks)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began = signals.StopRequest(), 0, time.perf_counter()

@@ -104,10 +104,9 @@ def test_texts_of_one_name_are_told_apart_by_what_differs_in_their_corpora() -> 
         frame(3.0, run=f"r{n}", seeds=range(n), config={**CONFIG, "corpus": c}, fingerprint=tokens)
         for n, c, tokens in zip((3, 2, 1), corpora, "eff", strict=True)
     ]
-    texts = [selection.text for selection in select(pd.concat(runs))]
-    assert texts == [
-        f"toy (bos={named})" for named in ("true, path=a", "true, path=b", "false, path=a")
-    ]
+    named = ("bos=true, path=a", "bos=true, path=b", "bos=false, path=a")
+    found = select(pd.concat(runs))
+    assert [selection.text for selection in found] == [f"toy ({words})" for words in named]
 
 
 def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:

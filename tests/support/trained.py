@@ -57,7 +57,7 @@ def descendants(pid: int) -> list[int]:
 
 def take_steps(state: State, windows: TrainingWindows, *, n: int = 1) -> list[float]:
     """Takes optimizer steps in this process, and returns the nats of each."""
-    loss, nats = loss_of(state, ranks=ALONE, compiled=False), list[float]()
+    loss, nats = loss_of(state, ranks=ALONE), list[float]()
     for _ in range(n):
         batch = batch_of(state, windows, ranks=ALONE)
         nats.append(float(launch_step(state, batch, ranks=ALONE, loss=loss)))

@@ -472,7 +472,7 @@ def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
     [
         (FILE.replace('ascii_lowercase + "="', "ascii_lowercase"), "alphabet lacks '=' of '"),
         (FILE.replace("return Example", "{}[0]; return Example"), r"raised KeyError: 0 \(.*, line"),
-        (FILE.replace('f"{text}="', '""'), "the prompt of interleave is empty"),
+        (FILE.replace('f"{text}="', '""'), "interleave has an empty prompt"),
         (FILE.replace('+ "="', '+ "=\u03b1"'), "\u03b1' is not ASCII"),
     ],
 )

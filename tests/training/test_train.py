@@ -212,7 +212,7 @@ def test_micro_batches_add_up_to_a_batch(
 
 def launch(state: State, stepping: tuple[Config, Any]) -> Tensor:
     batch = batch_of(state, stepping[1], ranks=ALONE)
-    loss = loss_of(state, ranks=ALONE, compiled=False)
+    loss = loss_of(state, ranks=ALONE)
     return launch_step(state, batch, ranks=ALONE, loss=loss)
 
 
@@ -260,7 +260,7 @@ def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: 
     config = small_config(f"scheme={scheme}", "model.dropout=0.1", "train.optimizer=muon")
     state = state_of(config)
     batch = batch_of(state, stepping[1], ranks=ALONE)
-    loss = loss_of(state, ranks=ALONE, compiled=False)
+    loss = loss_of(state, ranks=ALONE)
     with Unread():
         launch_step(state, batch, ranks=ALONE, loss=loss)
         launch_step(state, batch, ranks=ALONE, loss=loss)
