@@ -151,14 +151,19 @@ def plugin_errors() -> Generator[None]:
         if (raising := _raising(error)) is None:
             raise
         name = snake_case(type(raising).__name__)
-        raise UserError(f"scheme.parts.{name}: {described(error, type(raising))}") from error
+        raise UserError(f"scheme.parts.{name}: {_said(error, raising)}") from error
 
 
 def _blame(error: Exception, own: dict[nn.Module, str]) -> str:
     """Returns which part's method raised; if none did, whom the model did not get along with."""
     raising = _raising(error)
     part, remark = raising or next(iter(own)), "" if raising else "does not fit the model: "
-    return f"scheme.parts.{own[part]}: {remark}{described(error, type(part))}"
+    return f"scheme.parts.{own[part]}: {remark}{_said(error, part)}"
+
+
+def _said(error: Exception, part: nn.Module) -> str:
+    remedy = "; the longest length of a part is said by unsupported_reason"
+    return described(error, type(part)) + remedy * isinstance(error, IndexError)
 
 
 def _raising(error: Exception) -> Part | None:

@@ -233,6 +233,10 @@ def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) ->
     assert (run.parent / f"aside/{run.name}-1/note.txt").exists()
     assert status.final_weights(run, run=run.name) == weights
     assert directory.run_dirs(run.parent) == [run]
+    (run / "file").touch()
+    lost = f"runtime.cache={run}/file/x"  # where no text can be prepared
+    assert "cannot use" in shell.error_of("train", "--from", run.name, "--force", lost)
+    assert status.final_weights(run, run=run.name) == weights
 
 
 @pytest.fixture

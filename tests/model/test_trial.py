@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import refusal, small_config
+from commands import Shell
+from small import SMALL, refusal, small_config
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config
@@ -64,6 +65,15 @@ FAULTS = {
     "def qk(self, q, k, c): return q.cumsum(2), k": r"computed together; .*c\.q_pos",
     "def bias(self, c): return -c.distance() / c.length": r"length of the call; .* depends_on",
     "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
+    "def bias(self, c): return c.x_BTD[:, None, -len(c.q_pos):, :1] * c.distance()": (
+        r": an output depends on later tokens; "
+    ),
+    "def bias(self, c): return c.distance() * c.x_BTD[:, None, None, :, 0]": r" size of tensor ",
+    "n = 0\n    def embed(self, x, c): self.n += 1; return x * self.n": r"two equal calls differ; ",
+    "distance_only = True\n    def bias(self, c): return -0.1 * c.k_pos.expand(4, len(c.q_pos), -1)": (
+        r"outputs differ in training and evaluation; distance_only"
+    ),
+    "def visible(self, c): return c.distance() < 0": r"before any update; visible must leave a key",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
 }
 
@@ -100,6 +110,19 @@ def test_a_part_without_fault_changes_no_model(tmp_path: Path, body: str, length
     for name, parameter in model.named_parameters():
         assert parameter.grad is None
         assert torch.equal(parameter, before[name])
+
+
+def test_a_fault_that_longer_texts_show_is_one_line_too(shell: Shell, tmp_path: Path) -> None:
+    for rows, length in ((20, 32), (150, 200)):  # in the trial, and in evaluation
+        table = f"torch.zeros({rows}, 1)[torch.arange(x.shape[1])]"
+        (tmp_path / "mine.py").write_text(f"{HEAD}    def embed(self, x, c): return x + {table}\n")
+        words = ["scheme=nope", "+scheme.parts.mine={}", *SMALL, "eval.max_context=200"]
+        words += [f"eval.lengths=[16,{length}]", "--plugin", "mine.py"]
+        said = shell.error_of("train", *words)
+        assert re.search(
+            r"^scheme\.parts\.mine: IndexError: .*mine\.py, line 23\); .*_reason", said
+        )
+        assert any(tmp_path.glob("runs/*/checkpoints")) == (rows == 150)
 
 
 BEFORE = {  # what a configuration has beside rope, and what is said of it before a run is begun
