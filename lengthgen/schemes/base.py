@@ -313,8 +313,8 @@ def through_qk(
     """Returns queries and keys after these parts' `qk`, rounded once to the dtype they had."""
     dtype = q_BHQK.dtype
     for part in parts:
-        turned: object = part.qk(q_BHQK, k_BHSK, c)
-        if not isinstance(turned, tuple):
+        turned = part.qk(q_BHQK, k_BHSK, c)
+        if not isinstance(turned, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise unfit(part, "qk", turned, "Rotated(q, k)")
         q_BHQK, k_BHSK = turned
     return Rotated(q_BHQK.to(dtype), k_BHSK.to(dtype))
