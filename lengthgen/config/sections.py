@@ -97,7 +97,11 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
         others = {k for k in known if not f"{key}.".startswith(f"{k}.")}  # nor its sections
         return f"{key}: unknown key; {suggestion(key, others)}"
     if first["type"] == "missing":
-        return f"{key}: a value is required; give {key}=VALUE"
+        # Arguments are no keys of Hydra's until they are given; all are named at once.
+        plus = "+" if where.startswith(("scheme.parts.", "task.", "corpus.")) else ""
+        missing = [where + _key(e, plain) for e in errors if plus and e["type"] == "missing"]
+        remedy = " ".join(f"{plus}{name}=VALUE" for name in missing or [key])
+        return f"{key}: a value is required; give {remedy}"
     of_key = [e for e in errors if where + _key(e, plain) == key]  # one of each member of a union
     # "Input should be a valid integer" follows the value.
     messages = dict.fromkeys(re.sub(r"^\w+ (?=should |is )", "", e["msg"]) for e in of_key)

@@ -33,7 +33,7 @@ from lengthgen.model.kernels import (
     max_attended_distance,
     sdpa_nearest_keys,
 )
-from lengthgen.schemes import AttentionContext, logits, through_qk, weighted
+from lengthgen.schemes import AttentionContext, Part, logits, through_qk, unfit, weighted
 from lengthgen.schemes.relative_shift import extend_table, split_clipped
 from lengthgen.schemes.remap import Remap
 
@@ -207,12 +207,24 @@ def _blocks(
 def _with_tables(c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
     """Returns the layer's context, with what its parts add to keys and values by distance."""
     keys, values = c.hooks.relative_keys, c.hooks.relative_values
-    made = {
-        "keys_HNK": keys and keys.relative_keys(c),
-        "queries_H1K": keys and keys.relative_queries(c),
-        "values_HNK": values and values.relative_values(c),
-    }
-    return replace(c, **{name: x if x is None else x.to(dtype) for name, x in made.items()})
+    return replace(
+        c,
+        keys_HNK=_table(keys, "relative_keys", c, dtype),
+        queries_H1K=_table(keys, "relative_queries", c, dtype),
+        values_HNK=_table(values, "relative_values", c, dtype),
+    )
+
+
+def _table(part: Part | None, hook: str, c: AttentionContext, dtype: torch.dtype) -> Tensor | None:
+    """Returns what the hook of a part returns. Raises ValueError for another shape."""
+    x = part and getattr(part, hook)(c)
+    if part is None or x is None:
+        return None
+    H, K = c.shape.n_heads, c.shape.d_head
+    if not torch.is_tensor(x) or x.dim() != 3 or x.shape[0] not in (1, H) or x.shape[2] != K:
+        expected = f"a tensor [H, N, K] or [1, N, K]; here H = {H}, K = {K}"
+        raise unfit(part, hook, x, expected)
+    return x.to(dtype)
 
 
 def _seen(c: AttentionContext) -> Tensor:

@@ -107,17 +107,17 @@ class AttentionContext:
     def total_bias(self) -> Tensor | None:
         """Returns the sum of all parts' biases of the block, or None if no part has one.
 
-        Raises ValueError for a bias without a value for each head, query and key.
+        Raises ValueError for a bias of another dtype, or without a value for each query and key.
         """
         Q, S, H = self.q_pos.shape[-1], self.k_pos.shape[-1], self.shape.n_heads
         biases: list[Tensor] = []  # list[Tensor]() would end a graph of torch.compile
         for part in self.hooks.bias:
             if (bias := part.bias(self)) is not None:
-                is_tensor = torch.is_tensor(bias)
-                if not is_tensor or bias.shape[-3:] not in ((Q, S), (1, Q, S), (H, Q, S)):
-                    found = [*bias.shape] if is_tensor else f"a {type(bias).__name__}"
-                    message = f"{type(part).__name__}.bias returns {found}, not a tensor [H, Q, S]"
-                    raise ValueError(f"{message}, which is {[H, Q, S]} here")
+                shapes = (Q, S), (1, Q, S), (H, Q, S)
+                if getattr(bias, "dtype", None) != self.dtype or bias.shape[-3:] not in shapes:
+                    expected = "a tensor [Q, S], [H, Q, S] or [B, H, Q, S] in c.distance()'s dtype"
+                    sizes = f"{self.dtype}; here H = {H}, Q = {Q}, S = {S}"
+                    raise unfit(part, "bias", bias, f"{expected}, {sizes}")
                 biases.append(bias)
         return reduce(torch.add, biases) if biases else None
 
@@ -299,13 +299,24 @@ class LayerHooks(NamedTuple):
 NO_PARTS = LayerHooks()
 
 
+def unfit(part: Part, hook: str, returned: object, expected: str) -> ValueError:
+    """Returns the error of a hook that has not returned what it should."""
+    found = "None" if returned is None else f"a {type(returned).__name__}"
+    if isinstance(returned, Tensor):
+        found = f"{returned.dtype} {[*returned.shape]}"
+    return ValueError(f"{type(part).__name__}.{hook} returns {found}; return {expected}")
+
+
 def through_qk(
     parts: Sequence[Part], q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext
 ) -> Rotated:
     """Returns queries and keys after these parts' `qk`, rounded once to the dtype they had."""
     dtype = q_BHQK.dtype
     for part in parts:
-        q_BHQK, k_BHSK = part.qk(q_BHQK, k_BHSK, c)
+        turned = part.qk(q_BHQK, k_BHSK, c)
+        if not isinstance(turned, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise unfit(part, "qk", turned, "Rotated(q, k)")
+        q_BHQK, k_BHSK = turned
     return Rotated(q_BHQK.to(dtype), k_BHSK.to(dtype))
 
 

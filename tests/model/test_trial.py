@@ -43,15 +43,27 @@ FAULTS = {
     "def bias(self, c): return c.nothing": r"AttributeError: .*'nothing' \(.*mine\.py, line 24\)$",
     "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
-    "def bias(self, c): return c.distance()[:, :-1]": r"Error: Mine.bias returns \[8, 7\], ",
+    "def bias(self, c): return c.distance()[:, :-1]": (
+        r"Error: Mine.bias returns torch.float32 \[8, 7\]; "
+    ),
     "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
     "def bias(self, c): return c.distance() * torch.nan": r"Error: loss nan, gradient's norm nan ",
     "def bias(self, c): return torch.ones(4, 1, 1)": (
-        r"ValueError: Mine.bias returns \[4, 1, 1\], not a tensor \[H, Q, S\], which is "
-        r"\[4, 8, 8\] here \(.*mine\.py, line 23\)$"
+        r"ValueError: Mine.bias returns torch.float32 \[4, 1, 1\]; return a tensor \[Q, S\], "
+        r"\[H, Q, S\] or \[B, H, Q, S\] in .* here H = 4, Q = 8, S = 8 \(.*mine\.py, line 23\)$"
     ),
-    "def bias(self, c): return c.distance().expand(3, -1, -1)": r"bias returns \[3, 8, 8\], not",
-    "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray, not a tensor",
+    "def bias(self, c): return c.distance().expand(3, -1, -1)": r"float32 \[3, 8, 8\]; return a",
+    "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray; return a",
+    "def bias(self, c): return -c.exact_distance()": (
+        r"returns torch.int64 \[8, 8\]; .* in c\.distance\(\)'s dtype, torch\.float32; here"
+    ),
+    "def bias(self, c): return -c.distance().double()": r"returns torch.float64 \[8, 8\]; return",
+    "def bias(self, c): return c.distance() < 3": r"Mine.bias returns torch.bool \[8, 8\]; return",
+    "def relative_keys(self, c): return torch.ones(4, 3, 5)": (
+        r"relative_keys returns torch.float32 \[4, 3, 5\]; return a tensor \[H, N, K\] or "
+        r"\[1, N, K\]; here H = 4, K = 8 "
+    ),
+    "def relative_values(self, c): return torch.ones(3, 8)": r"_values returns .* \[3, 8\]; return",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def embed(self, x, c): return x + x.roll(-1, 1)": r" depends on later tokens; ",
     "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; ",
@@ -64,16 +76,19 @@ FAULTS = {
     ),
     "def qk(self, q, k, c): return q.cumsum(2), k": r"computed together; .*c\.q_pos",
     "def bias(self, c): return -c.distance() / c.length": r"length of the call; .* depends_on",
-    "def qk(self, q, k, c): return None": r"fit the model: TypeError: .* \(.*mine\.py, line 23\)$",
     "def bias(self, c): return c.x_BTD[:, None, -len(c.q_pos):, :1] * c.distance()": (
         r": an output depends on later tokens; "
     ),
     "def bias(self, c): return c.distance() * c.x_BTD[:, None, None, :, 0]": r" size of tensor ",
     "n = 0\n    def embed(self, x, c): self.n += 1; return x * self.n": r"two equal calls differ; ",
-    "distance_only = True\n    def bias(self, c): return -0.1 * c.k_pos.expand(4, len(c.q_pos), -1)": (
+    "distance_only = True\n    def bias(self, c): return c.k_pos * 0.1 + 0 * c.distance()": (
         r"outputs differ in training and evaluation; distance_only"
     ),
     "def visible(self, c): return c.distance() < 0": r"before any update; visible must leave a key",
+    "def qk(self, q, k, c): return None": (
+        r"ValueError: Mine\.qk returns None; return Rotated\(q, k\) \(.*mine\.py, line 23\)$"
+    ),
+    "def qk(self, q, k, c): return q": r"Mine\.qk returns torch\.\w+ \[2, 4, 8, 8\]; return Rot",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
 }
 
@@ -120,7 +135,7 @@ def test_a_fault_that_longer_texts_show_is_one_line_too(shell: Shell, tmp_path: 
         words += [f"eval.lengths=[16,{length}]", "--plugin", "mine.py"]
         said = shell.error_of("train", *words)
         assert re.search(
-            r"^scheme\.parts\.mine: IndexError: .*mine\.py, line 23\); .*_reason", said
+            r"^scheme\.parts\.mine: IndexError: .*mine\.py, line 24\); .*_reason", said
         )
         assert any(tmp_path.glob("runs/*/checkpoints")) == (rows == 150)
 

@@ -3,10 +3,12 @@
 import copy
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from repository import example
 from small import (
     close,
     context,
@@ -29,6 +31,12 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import AttentionContext, registry
 
 T, LENGTH = 16, 48  # 3 T: past the trained length for every scheme
+EXAMPLES = {  # parts of the documentation, with their file and arguments
+    "my_bias": ("my_bias.py", "{start: 1.0}"),
+    "hinge": ("hinge.py", "{floor: 8}"),
+    "decay": ("my_parts.py", "{}"),
+    "turn": ("my_parts.py", "{}"),
+}
 
 
 def length_for(model: Transformer) -> int:
@@ -48,9 +56,19 @@ class Case(NamedTuple):
         return hidden(self.model, self.tokens, n_last=n_last)
 
 
-@pytest.fixture(params=every_scheme(), ids=lambda pair: "+".join(filter(None, pair)))
-def case(request: pytest.FixtureRequest) -> Case:
-    model = small_model(*request.param)
+CASES = every_scheme() + [(name, None) for name in EXAMPLES if name not in registry()]
+
+
+@pytest.fixture(params=CASES, ids=lambda pair: "+".join(filter(None, pair)))
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    name, variant = request.param
+    words, plugins = list[str](), list[Path]()
+    if name in EXAMPLES and name not in registry():
+        file, arguments = EXAMPLES[name]
+        words, plugins = [f"+scheme.parts.{name}={arguments}"], [tmp_path / file]
+        plugins[0].write_text(example(file))
+        name = "nope"
+    model = small_model(name, variant, words=words, plugins=plugins)
     length = length_for(model)
     c, qkv = context(model, length, dtype=torch.float64), some_qkv(length, dtype=torch.float64)
     return Case(model, length, some_tokens(length), qkv, c)
@@ -178,7 +196,8 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Case) -> None:
 def test_bf16_is_fp32_rounded_in_biases_and_rotations_at_16k(case: Case) -> None:
     exact, at = case.model, 16_384 - LENGTH
     model = copy.deepcopy(exact).float()
-    low = context(model, LENGTH, dtype=torch.bfloat16, shift=at)
+    # As under autocast: inputs and parameters are fp32, queries and keys bf16.
+    low = context(model, LENGTH, dtype=torch.float32, shift=at)
     high = context(exact, LENGTH, dtype=torch.float64, shift=at)
     q, k, _ = some_qkv(LENGTH, dtype=torch.bfloat16)
     for layer, exact_layer in zip(model.scheme.layers, exact.scheme.layers, strict=True):

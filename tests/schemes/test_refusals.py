@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small import dims, refusal, small_config
+from small import dims, refusal, small_config, valid
 
 from lengthgen.config.compose import choices, load
 from lengthgen.errors import UserError
@@ -109,6 +109,22 @@ def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> No
 def test_a_scheme_that_cannot_be_honoured_is_refused(words: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         small_config(*words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "n_missing"),
+    [
+        ("scheme=rope +scheme.parts.window={}", 2),
+        ("scheme=rope ~scheme.parts.rope.base", 1),
+        ("corpus=synthetic ~corpus.alphabet", 1),
+        ("task=copy ~task.arguments.alphabet", 1),
+    ],
+)
+def test_giving_what_is_said_to_be_missing_is_enough(words: str, n_missing: int) -> None:
+    given = words.split()
+    offered = refusal(valid, given).partition(": a value is required; give ")[2].split()
+    assert len(offered) == n_missing
+    valid([*given, *(word.replace("VALUE", "4") for word in offered)])
 
 
 def test_parts_that_never_meet_in_a_layer_go_together() -> None:

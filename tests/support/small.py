@@ -98,10 +98,15 @@ def every_scheme() -> list[tuple[str, str | None]]:
 
 
 def small_model(
-    name: str, variant: str | None = None, *, dtype: torch.dtype = torch.float64
+    name: str,
+    variant: str | None = None,
+    *,
+    dtype: torch.dtype = torch.float64,
+    words: Sequence[str] = (),
+    plugins: Sequence[Path] = (),
 ) -> Transformer:
     """Returns a model under the scheme, its parts moved off their initial values."""
-    config = small_config(f"scheme={name}")
+    config = small_config(f"scheme={name}", *words, plugins=plugins)
     model = create(config, vocab_size=VOCAB)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
