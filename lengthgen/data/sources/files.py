@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 
 from lengthgen.config.schema import Word
 from lengthgen.data.sources import Document, Source, name_hash, no_text, text_of
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.files import open_regular, utf8
 
 TEXT = (".txt", ".md", ".py")  # a document per file
@@ -177,8 +177,8 @@ def _refuse_other_splits(folder: str) -> None:
     if names:
         held = next((n for n in names if n.lower().startswith(("val", "dev"))), names[0])
         raise UserError(
-            f"corpus.path: {folder} has train and {', '.join(names)}, but no validation; rename "
-            f"{held} to validation, or give corpus.path={folder}/train "
+            f"corpus.path: {folder} has train and {shortened(', '.join(names))}, but no validation"
+            f"; rename {held} to validation, or give corpus.path={folder}/train "
             f"corpus.validation_path={folder}/{held}"
         )
 
