@@ -50,8 +50,9 @@ def show_runs(arguments: Runs = None) -> None:
 
 
 def files(run_dir: Path) -> list[tuple[Path, int]]:
-    """Returns the files of a run and their bytes; of a folder, the sum."""
-    every = {path: [path, *path.rglob("*")] for path in sorted(run_dir.iterdir())}
+    """Returns the files of a run but locks, and their bytes; of a folder, the sum."""
+    paths = sorted(path for path in run_dir.iterdir() if path.suffix != ".lock")
+    every = {path: [path, *path.rglob("*")] for path in paths}
     return [
         (path, sum(file.stat().st_size for file in below if file.is_file()))
         for path, below in every.items()

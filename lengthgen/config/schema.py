@@ -297,7 +297,8 @@ class Runtime(Section):
     log_every: Positive
     wandb: Annotated[
         Literal["auto", "online", "offline", "off"],
-        BeforeValidator(lambda mode: "off" if mode is False else mode),  # what YAML makes of off
+        # YAML makes false of off, and W&B calls it disabled.
+        BeforeValidator(lambda mode: "off" if mode is False or mode == "disabled" else mode),
     ]
     wandb_project: Word | None
     wandb_entity: Word | None
@@ -343,7 +344,11 @@ class Config(Section):
         times = [re.fullmatch(form, str(length)) for length in lengths]
         T = getattr(info.data.get("train"), "length", 1024)  # any, if train itself is refused
         tokens = [m and float(m[1] or 1) * T / int(m[2] or 1) for m in times]
-        return {**given, "lengths": [n or x for n, x in zip(tokens, lengths, strict=True)]}
+        named = [
+            f"{x} = {n:g} tokens" if n and n % 1 else n or x
+            for n, x in zip(tokens, lengths, strict=True)
+        ]
+        return {**given, "lengths": named}
 
     @property
     def run_id(self) -> str:

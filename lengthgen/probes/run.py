@@ -1,16 +1,19 @@
 """Probes of a run: what probes.jsonl lacks is computed, and pictures are drawn of it."""
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import NoReturn
 
 import numpy as np
 
 from lengthgen import probes
-from lengthgen.config.registry import digest_of, registered
+from lengthgen.config.registry import construct, described, digest_of, registered
 from lengthgen.config.schema import Config, TaskCorpus
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import UserError, out_of_memory, suggestion
 from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.evaluation.rows import parts_hash
@@ -41,7 +44,7 @@ def build(names: Sequence[str], *, plugins: Sequence[str] = ()) -> list[Probe]:
     for name in names:
         if name not in known:
             raise UserError(f"--probes: no such probe {name!r}; {suggestion(name, known)}")
-    return [known[name]() for name in names or known]
+    return [construct(known[name], {}, where=f"probe {name}") for name in names or known]
 
 
 def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) -> dict[str, str]:
@@ -93,19 +96,48 @@ def title_of(row: Row) -> str:
 
 
 def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str:
-    """Returns what a probe shows, computed only if the run's rows do not have it yet; draws it."""
+    """Returns what a probe shows, computed only if the run's rows do not have it yet; draws it.
+
+    Raises UserError for any error of a probe, with its line; nothing is written then.
+    """
     log, picture = run_dir / ROWS, run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
-
-    def kept() -> list[Row]:
-        return [row for row in read_rows(log) if key.items() <= row.items()]
-
-    if not kept():
-        append_rows(log, [{**key, **row} for row in chosen.rows(inputs)])
-    rows = kept()
-    if measured := [row for row in rows if "skipped" not in row]:
+    kept = [row for row in read_rows(log) if key.items() <= row.items()]
+    try:
+        rows = kept or [{**key, **row} for row in chosen.rows(inputs)]
+        measured = [row for row in rows if "skipped" not in row]
+        _refuse_values(chosen, rows)
         title = f"{title_of(key)}: {key['run']}, {key['tokens_seen']:,} tokens seen"
-        replace_file(picture, drawn(title, chosen.panels(measured)))
-    return chosen.summary(rows)
+        drawing = drawn(title, chosen.panels(measured)) if measured else None
+        summary = chosen.summary(rows)
+    except UserError:
+        raise
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        kind = type(chosen)
+        why = f"{kind.__name__} raised {described(error, kind)}"
+        raise UserError(f"probe {chosen.name}: {why}") from error
+    if not kept:
+        append_rows(log, rows)
+    if drawing is not None:
+        replace_file(picture, drawing)
+    return summary
+
+
+def _refuse_values(chosen: Probe, rows: Sequence[Row]) -> None:
+    """Raises UserError for numbers that `shown` names and rows lack, and for what is no JSON."""
+    for row in rows:
+        for name in () if "skipped" in row else chosen.shown:
+            if name not in row:
+                why = f"measure returns no {name!r}, which `shown` names; return it"
+                raise UserError(f"probe {chosen.name}: {why}")
+        for name, value in row.items():
+            json.dumps(value, default=partial(_refuse, f"probe {chosen.name}: {name!r}"))
+
+
+def _refuse(what: str, value: object) -> NoReturn:
+    kind = type(value).__name__
+    raise UserError(f"{what} is a {kind}; give numbers or lists of numbers, as of .tolist()")
 
 
 @styled()

@@ -52,6 +52,7 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[TableCell]]
     notes: Sequence[str] = ()
+    leaves_out: bool = False  # lengths, which the page says
 
 
 def markdown(table: Table) -> str:
@@ -180,10 +181,10 @@ class Numbers:
 def verdicts(numbers: Numbers) -> Iterator[Table]:
     """Yields what the context beyond T does to each series, with the interval of G, if known."""
     beyond = {name: numbers.beyond(name) for name in numbers.series}
-    lengths = sorted({n for own in beyond.values() for n in own})
-    if not lengths:
+    every = sorted({n for own in beyond.values() for n in own})
+    if not every:
         return
-    lengths = numbers.doubled(lengths, most=MOST_VERDICTS)[-MOST_VERDICTS:]
+    lengths = numbers.doubled(every, most=MOST_VERDICTS)[-MOST_VERDICTS:]
     title = "Verdicts on context beyond T, with the 95 % interval of the gain G in nats"
     head, notes = ["scheme", "seeds", "c*", *map(short, lengths)], [VERDICTS]
     rows, copies = list[list[TableCell]](), list[str]()
@@ -197,7 +198,8 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
         notes.append(COPIES)
         for row, interval in zip(rows, copies, strict=True):
             row.append(TableCell(interval or "n/a"))
-    yield Table(title=title, head=head, rows=rows, notes=notes)
+    less = len(lengths) < len(every)
+    yield Table(title=title, head=head, rows=rows, notes=notes, leaves_out=less)
 
 
 def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table:
@@ -225,6 +227,7 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
         head=["scheme", "seeds", *map(short, lengths), *costs],
         rows=rows,
         notes=[*(f"n/a: {reason}." for reason in sorted(skipped - {""})), *marked],
+        leaves_out=len(lengths) < len(numbers.lengths),
     )
 
 

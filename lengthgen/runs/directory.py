@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,10 @@ def find(name: str, root: Path) -> Path:
     if matching:
         raise UserError(f"{name} begins several runs in {root}: {', '.join(matching)}")
     folder = "no folder of a run, and " if "/" in name else ""
-    raise UserError(f"{name}: {folder}no such run in {root}; {suggestion(name, ids)}")
+    begun = {run_id[: len(name) + 1]: run_id for run_id in ids}  # a name that is a beginning
+    near = get_close_matches(name, begun, n=1, cutoff=0.8)
+    remedy = suggestion(begun[near[0]] if near else name, ids)
+    raise UserError(f"{name}: {folder}no such run in {root}; {remedy}")
 
 
 def newest(root: Path) -> Path:

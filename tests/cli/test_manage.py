@@ -136,6 +136,8 @@ def test_the_command_that_a_run_is_shown_with_gives_it_again(shell: Shell, run: 
     assert "| alibi" in shown
     size = (run / "eval.jsonl").stat().st_size
     assert ["eval.jsonl", f"{size:,}"] in rows(shown)
+    assert [*run.glob(".*.lock")]
+    assert ".lock" not in shown
 
 
 @pytest.mark.parametrize(

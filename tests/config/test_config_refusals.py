@@ -58,6 +58,7 @@ COMMAND_LINE = {
     "train.steps=5 train.tokens=5k": "train.steps and train.tokens are two budgets; drop one",
     "train.schedule=step": "train.schedule: 'step' should be 'cosine' or 'linear'",
     "eval.lengths=[512,512]": "eval.lengths: [512, 512] names a value twice; name each once",
+    "eval.lengths=[T,0.3T]": "eval.lengths.1: '0.3T = 153.6 tokens' should be a valid integer",
     "variants=7": "variants: 7 should be a valid dictionary",
     "runtime.root=''": "runtime.root: ",
     "runtime.wandb=no": "runtime.wandb: ",

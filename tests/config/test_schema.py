@@ -120,6 +120,11 @@ def test_lengths_are_powers_of_two_times_t_or_as_written(words: str, lengths: li
     assert (config.eval.lengths, config.train.tokens) == (lengths, 2_500_000)
 
 
+@pytest.mark.parametrize("word", ["off", "false", "disabled"])
+def test_tracking_is_turned_off_by_any_word_for_it(word: str) -> None:
+    assert config_of(f"runtime.wandb={word}").runtime.wandb == "off"
+
+
 def test_variants_that_are_named_are_part_of_the_configuration() -> None:
     named = config_of("eval.variants=[ntk+window]", "eval.reference_variants=[logn]").variants
     assert named == {

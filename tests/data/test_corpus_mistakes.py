@@ -17,7 +17,7 @@ from lengthgen.data.sources.stdlib import library_files
 from lengthgen.errors import UserError
 
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
-UNKNOWN = "has no text in column 'text'; set corpus.text_column to one of: body, id"
+UNKNOWN = "has no text in column 'text'; set corpus.text_column to one of: body"
 NO_TRAIN = "corpus=files: the train split has no documents with text; give more, or longer ones"
 UTF16 = "A text.".encode("utf-16")
 BYTES: Any = pa.array([b"A", b"\xff"]).cast(pa.string(), safe=False)  # claims to be text
@@ -35,7 +35,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
     ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
-    ({"a.csv.gz": gzip.compress(UTF16[2:])}, "", {}, "{}/a.csv.gz:1 is UTF-16 without its mark"),
+    ({"a.csv.gz": gzip.compress(UTF16[2:])}, "", {}, "a.csv.gz row 1 is UTF-16 without its mark"),
     ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
     ({"a.parquet": b"version https://git-lfs.github.com"}, "", {}, "fetch the file with git lfs"),
     ({"a.txt.gz": gzip.compress(b"A" * 99)[:-9]}, "", {}, "{}/a.txt.gz is damaged ("),
@@ -43,12 +43,24 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.jsonl": "[1]\n"}, "", {}, "{}/b.jsonl:1 is not a JSON object with a text column"),
     ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
     ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
-    ({"b.parquet": {"text": [1]}}, "", {}, "has no text in column 'text'; it has no other"),
+    ({"b.parquet": {"text": [1]}}, "", {}, "'text', which holds int64; it has no other"),
+    ({"b.parquet": {"text": [b"A"]}}, "", {}, "'text', which holds binary; it has no other"),
+    ({"b.jsonl": '{"text": [1], "body": "A"}'}, "", {}, "holds list; set corpus.text_column to on"),
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
     ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
-    ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "{}/b.csv:1 is damaged (unexpected end of data)"),
-    ({"b.csv": "text,id\nA, B,1\n"}, "", {}, "{}/b.csv:1 has more fields than the header; quote"),
-    ({"b.json": '{\n"data": [{"text": "A"}]}'}, "", {}, "b.json:1 has no text in column 'text'"),
+    ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "b.csv row 1 is damaged (unexpected end of data)"),
+    ({"b.csv": "text,id\nA, B,1\n"}, "", {}, "b.csv row 1 has more fields than the header; quote"),
+    ({"b.csv": "text;id\nA, B;1\n"}, "", {}, "separate fields by commas, not ; or tabs"),
+    ({"b.csv": "text\tid\nA\t1\n"}, "", {}, "separate fields by commas, not ; or tabs"),
+    ({"b.csv": f"{'A' * 400},B\n"}, "", {}, f" {'A' * 200}...; is its first line a header?"),
+    ({"b.json": '{\n"data": [{"text": "A"}]}'}, "", {}, "'text'; nor in data (list); give each"),
+    (
+        {"train/a.txt": "A", "test/a.txt": "A", "val/a.md": "A"},
+        "",
+        {},
+        "has train and test, val, b",
+    ),
+    ({"train/a.txt": "A", "eval/a.txt": "A"}, "", {}, "corpus.validation_path={}/eval"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, NO_TRAIN),
     (HELD, "", {}, NO_TRAIN.replace("train", "validation")),

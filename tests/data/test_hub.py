@@ -69,7 +69,7 @@ def test_the_first_training_documents_validate_if_there_is_no_such_split(reposit
         ("", "corpus.subset=rw", "(corpus.subset=rw, revision newest): BuilderConfig 'rw' not fo"),
         ("raw", "corpus.subset=null", "corpus.train_split: {}/raw has no split trian, but train"),
         ("", "corpus.text_column=body", "row 1 of {} has no text in column 'body'; set corpus.te"),
-        ("", "corpus.text_column=row", "no text in column 'row'; set corpus.text_column to one of"),
+        ("", "corpus.text_column=row", "'row', which holds int; set corpus.text_column to one"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_key(

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 WORDS = ["scheme=sinusoidal", "train.tokens=256", "runtime.threads=1"]
 FILE = example("uncertainty.py")
+RETURN = 'return {"entropy": total / len(inputs.endpoints)}'
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +166,24 @@ def test_a_file_is_a_probe(run_dir: Path, shell: Shell) -> None:
     assert ": bits " in shell.run("probe", *own, *words).out
     listed = shell.run("list", "probes", *own).out
     assert "\nuncertainty\tThe mean entropy of the prediction" in listed
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (RETURN, "return {}", "measure returns no 'entropy', which `shown` names"),
+        (RETURN, "return {}['bits']", r"Uncertainty raised KeyError: .*uncertainty.py, line \d+\)"),
+        (RETURN, "return {'entropy': [logits]}", "'entropy' is a Tensor; give numbers or lists"),
+        (RETURN, "return {'entropy': 'high'}", "Uncertainty raised "),
+        ("shown", "__init__ = lambda self: 1 / 0; shown", "raised ZeroDivisionError: .* line "),
+    ],
+)
+def test_an_error_of_a_custom_probe_is_one_line_and_nothing_is_kept_of_it(
+    before: str, after: str, message: str, run_dir: Path, shell: Shell
+) -> None:
+    assert before in FILE
+    Path("uncertainty.py").write_text(FILE.replace(before, after, 1))
+    words = ["--plugin", "uncertainty.py", "--probes", "uncertainty"]
+    error = shell.error_of("probe", *words, f"runtime.root={run_dir.parent}")
+    assert re.match(f"probe uncertainty: .*{message}", error)
+    assert not (run_dir / probes.ROWS).exists()

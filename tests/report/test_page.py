@@ -131,6 +131,16 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     assert "rope is harmed by context beyond T: perplexity" in page
 
 
+def test_the_page_explains_dashed_lines_and_names_the_file_of_all_lengths_where_it_has_to(
+    page: str, tmp_path: Path
+) -> None:
+    rows = frame(3.0, lengths=[512, *range(600, 2000, 200)])
+    window = rows.assign(variant="window", reference=True)
+    other = written(pd.concat([rows, window]), tmp_path)["report.html"].decode()
+    for text in ("<dt>dashed lines</dt>", "curves.csv has them"):
+        assert (text in page, other.count(text)) == (False, 1)
+
+
 def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from() -> None:
     changed = frame(4.0, lengths=[1024], variant="yarn")
     _, last = report.sections(pd.concat([frame(3.0), changed]))[0].sentences

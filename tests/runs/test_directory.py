@@ -24,8 +24,9 @@ def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> 
         assert directory.find(str(config.run_dir), Path("elsewhere")) == config.run_dir
     with pytest.raises(UserError, match="begins several runs"):
         directory.find("", tmp_path)
-    with pytest.raises(UserError, match=r"no such run in .* did you mean rope-"):
-        directory.find("ropetiny-synthetic-s1", tmp_path)
+    for name in ("ropetiny-synthetic-s1", "rpe-tiny"):
+        with pytest.raises(UserError, match=r"no such run in .* did you mean rope-"):
+            directory.find(name, tmp_path)
     with pytest.raises(UserError, match=r"^there/rope: no folder of a run, and no such run in"):
         directory.find("there/rope", tmp_path)
 

@@ -20,8 +20,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from lengthgen.config.schema import Word
-from lengthgen.data.sources import Document, Source, name_hash, text_of
-from lengthgen.errors import UserError, suggestion
+from lengthgen.data.sources import Document, Source, name_hash, no_text, text_of
+from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.files import open_regular, utf8
 
 TEXT = (".txt", ".md", ".py")  # a document per file
@@ -73,6 +73,8 @@ class Files(Source):
         if held_out is None and os.path.isdir(f"{folder}/validation"):
             held_out, key = f"{folder}/validation", "corpus.path"
             path = f"{folder}/train" if os.path.isdir(f"{folder}/train") else path
+        elif held_out is None and os.path.isdir(f"{folder}/train"):
+            _refuse_other_splits(folder)
         validation = [] if held_out is None else expand(held_out, key)
         return sorted({*expand(path)} - {*validation}), validation
 
@@ -153,7 +155,8 @@ class Files(Source):
                         if text is not None:
                             yield Document(name=f"{name}:{row}", text=text)
             except (OSError, ValueError, RecursionError, csv.Error) as error:
-                where = path if is_text or isinstance(error, OSError) else f"{path}:{row + 1}"
+                at = f" row {row + 1}" if _kind(path) == ".csv" else f":{row + 1}"
+                where = path if is_text or isinstance(error, OSError) else f"{path}{at}"
                 problems.append(f"{where} {_reason(error, _kind(path))}")
         if problems:
             more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
@@ -161,6 +164,23 @@ class Files(Source):
                 f"corpus.path: {len(problems)} of {len(files)} files cannot be read: "
                 f"{'; '.join(problems[:3])}{more}"
             )
+
+
+def _refuse_other_splits(folder: str) -> None:
+    """Raises UserError for a folder with documents beside those of its train: they may be a test's.
+
+    Files that lie in the folder itself are not refused.
+    """
+    top = os.path.abspath(folder)
+    parts = (file.relative_to(top).parts for file in expand(folder))
+    names = sorted({first for first, *below in parts if below} - {"train"})
+    if names:
+        held = next((n for n in names if n.lower().startswith(("val", "dev"))), names[0])
+        raise UserError(
+            f"corpus.path: {folder} has train and {shortened(', '.join(names))}, but no validation"
+            f"; rename {held} to validation, or give corpus.path={folder}/train "
+            f"corpus.validation_path={folder}/{held}"
+        )
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
@@ -187,15 +207,25 @@ def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | 
     """Yields the text of each row of a file, None for a blank line."""
     match kind:
         case ".parquet" | ".arrow":
-            fields, batches = _batches(stream, kind, column)
-            names = dict.fromkeys(fields)
-            text_of(dict(names), column)  # raises ValueError where there is no such column
-            for batch in batches:
-                yield from (text_of({**names, column: v.as_py()}, column) for v in batch[column])
+            kinds, batches = _batches(stream, kind, column)
+            if column not in kinds:
+                raise ValueError(no_text(column, kinds))
+            for value in (v.as_py() for batch in batches for v in batch[column]):
+                if not isinstance(value, str | None):
+                    raise ValueError(no_text(column, kinds))
+                yield value or ""
         case ".csv":
             csv.field_size_limit(2**31 - 1)
-            lines = (line.decode("utf-8-sig") for line in stream)
-            yield from (text_of(row, column) for row in csv.DictReader(lines, strict=True))
+            rows = csv.DictReader((line.decode("utf-8-sig") for line in stream), strict=True)
+            header = rows.fieldnames or [column]  # of an empty file
+            if column not in header and len(header) == 1 and {*";\t"} & {*header[0]}:
+                raise ValueError(
+                    "has no comma in its header; separate fields by commas, not ; or tabs"
+                )
+            if column not in header:
+                why = no_text(column, dict.fromkeys(header, "str"))
+                raise ValueError(f"{why}; is its first line a header?")
+            yield from (text_of(row, column) for row in rows)
         case ".json":
             yield from (text_of(row, column) for row in _json_rows(stream))
         case _:
@@ -220,19 +250,27 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _batches(stream: io.BufferedReader, kind: str, column: str) -> tuple[list[str], Iterator[Any]]:
-    """Returns the names of the columns and the batches of a file of parquet or Arrow."""
+def _batches(
+    stream: io.BufferedReader, kind: str, column: str
+) -> tuple[dict[str, str], Iterator[Any]]:
+    """Returns the types of the columns by name, and the batches of a file of parquet or Arrow."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if kind == ".parquet":
         table: Any = pq.ParquetFile(stream)
-        return table.schema_arrow.names, table.iter_batches(64, columns=[column])
+        return _kinds(table.schema_arrow), table.iter_batches(64, columns=[column])
     if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
         reader: Any = pa.ipc.open_file(stream)
-        return reader.schema.names, (reader.get_batch(i) for i in range(reader.num_record_batches))
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+        return _kinds(reader.schema), batches
     reader = pa.ipc.open_stream(stream)
-    return reader.schema.names, iter(reader)
+    return _kinds(reader.schema), iter(reader)
+
+
+def _kinds(schema: Any) -> dict[str, str]:
+    names = {"string": "str", "large_string": "str"}
+    return {field.name: names.get(str(field.type), str(field.type)) for field in schema}
 
 
 def _kind(path: Path) -> str:
