@@ -2,14 +2,14 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
 from lengthgen.config.sections import arguments
-from lengthgen.errors import UserError, shortened, suggestion
+from lengthgen.errors import UserError, suggestion
 
 Say = Callable[[str], None]
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
@@ -105,30 +105,3 @@ def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Itera
 def name_hash(name: str) -> int:
     """Returns a number that decides a document's split, the same on every machine."""
     return int(hashlib.sha256(name.encode()).hexdigest(), 16)
-
-
-def text_of(row: Any, column: str) -> str:
-    """Returns the text of a row, empty for null. Raises ValueError with a remedy."""
-    if not isinstance(row, dict):
-        raise ValueError("is not a JSON object with a text column")
-    if any(row.pop(None, ())):  # as csv.DictReader calls them
-        raise ValueError("has more fields than the header; quote commas")
-    fields = cast("dict[str, Any]", row)
-    text = fields.get(column, 0)
-    if isinstance(text, str | None):
-        return text or ""
-    raise ValueError(
-        no_text(column, {name: type(value).__name__ for name, value in fields.items()})
-    )
-
-
-def no_text(column: str, kinds: Mapping[str, str]) -> str:
-    """Says that a column has no text, and what else there is, by the types of all columns."""
-    held = f", which holds {shortened(kinds[column])}" if column in kinds else ""
-    others = {name: kind for name, kind in kinds.items() if name != column}
-    text = [name for name, kind in others.items() if kind == "str"]
-    remedy = f"set corpus.text_column to one of: {shortened(', '.join(text))}"
-    if not text:
-        listed = shortened(", ".join(f"{name} ({kind})" for name, kind in others.items()))
-        remedy = f"nor in {listed}; give each row a text" if others else "it has no other"
-    return f"has no text in column {column!r}{held}; {remedy}"

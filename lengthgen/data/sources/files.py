@@ -1,46 +1,27 @@
-"""Documents of files on disk: text, Markdown and Python, and rows of JSON, CSV, parquet and Arrow.
+"""Documents of files on disk, and how they are split."""
 
-The loaders of `datasets` are not used: they lose the line numbers that documents are named by,
-give None for a row without the column, and import in seconds.
-"""
-
-import csv
 import glob
 import hashlib
-import io
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator
 
 from lengthgen.config.schema import Word
-from lengthgen.data.sources import Document, Source, name_hash, no_text, text_of
+from lengthgen.data.formats import KINDS, ROWS, TEXT, kind_of, texts
+from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError, shortened, suggestion
-from lengthgen.files import open_regular, utf8
+from lengthgen.files import utf8
 
-TEXT = (".txt", ".md", ".py")  # a document per file
-ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
-COLUMNS = (".parquet", ".arrow")
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
-KINDS = f"{' '.join((*TEXT, *ROWS))}, also with .gz or .zst"
-COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by first bytes
 DATA = {  # that holds text and is not read
     *(".bz2", ".docx", ".epub", ".feather", ".htm", ".html", ".pdf", ".rst"),
     *(".tar", ".tex", ".tgz", ".tsv", ".xml", ".xz", ".zip"),
-}
-UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
-LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
-NO_MARK = "is UTF-16 without its mark; convert it: iconv -f utf-16le -t utf-8 OLD > NEW"
-BINARY = "is binary whatever its name says; keep it out of the folder"
-NO_TEXT = {  # by first bytes
-    **{b"\xff\xfe\0\0": UTF16.replace("16", "32"), b"\xff\xfe": UTF16, b"\xfe\xff": UTF16},
-    **{b"version https://git-lfs": LFS, b"%PDF": BINARY, b"PK\3\4": BINARY, b"BZh": BINARY},
 }
 
 
@@ -105,7 +86,7 @@ class Files(Source):
     def check(self) -> None:
         """Looks for the files, and for the text column in the first one that has rows."""
         train, validation = self.split_paths
-        with_rows = [path for path in validation or train if _kind(path) in ROWS]
+        with_rows = [path for path in validation or train if kind_of(path) in ROWS]
         next(self._documents(with_rows[:1]), None)
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
@@ -140,24 +121,12 @@ class Files(Source):
         folder = os.path.commonpath([path.parent for path in files]) if files else ""
         problems: list[str] = []
         for path in files:
-            name, row = utf8(path.relative_to(folder).as_posix()), 0
-            is_text = _kind(path) in TEXT
+            name = utf8(path.relative_to(folder).as_posix())
             try:
-                with open_regular(path) as file:
-                    stream = _decompressed(file)
-                    if _kind(path) not in COLUMNS and _is_wide(stream.peek(32)[:32]):
-                        raise ValueError(NO_MARK)
-                    if is_text:
-                        yield Document(name=name, text=stream.read().decode("utf-8-sig"))
-                        continue
-                    texts = _texts(stream, _kind(path), self.text_column)
-                    for row, text in enumerate(texts, start=1):
-                        if text is not None:
-                            yield Document(name=f"{name}:{row}", text=text)
-            except (OSError, ValueError, RecursionError, csv.Error) as error:
-                at = f" row {row + 1}" if _kind(path) == ".csv" else f":{row + 1}"
-                where = path if is_text or isinstance(error, OSError) else f"{path}{at}"
-                problems.append(f"{where} {_reason(error, _kind(path))}")
+                for text, place in texts(path, self.text_column):
+                    yield Document(name=f"{name}{place}", text=text)
+            except ValueError as error:
+                problems.append(str(error))
         if problems:
             more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
             raise UserError(
@@ -183,121 +152,9 @@ def _refuse_other_splits(folder: str) -> None:
         )
 
 
-def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    """Returns the content of a file. Raises ValueError where its first bytes are of no text."""
-    first = file.peek(32)
-    for begin, remedy in NO_TEXT.items():
-        if first.startswith(begin):
-            raise ValueError(remedy)
-    for begin, compression in COMPRESSED.items():
-        if first.startswith(begin):
-            import pyarrow as pa
-
-            stream: Any = pa.input_stream(file, compression=compression)
-            return io.BufferedReader(stream)
-    return file
-
-
-def _is_wide(first: bytes) -> bool:
-    """True if every other byte is 0, as of Latin letters in UTF-16."""
-    return len(first) > 3 and not (any(first[::2]) and any(first[1::2]))
-
-
-def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | None]:
-    """Yields the text of each row of a file, None for a blank line."""
-    match kind:
-        case ".parquet" | ".arrow":
-            kinds, batches = _batches(stream, kind, column)
-            if column not in kinds:
-                raise ValueError(no_text(column, kinds))
-            for value in (v.as_py() for batch in batches for v in batch[column]):
-                if not isinstance(value, str | None):
-                    raise ValueError(no_text(column, kinds))
-                yield value or ""
-        case ".csv":
-            csv.field_size_limit(2**31 - 1)
-            rows = csv.DictReader((line.decode("utf-8-sig") for line in stream), strict=True)
-            header = rows.fieldnames or [column]  # of an empty file
-            if column not in header and len(header) == 1 and {*";\t"} & {*header[0]}:
-                raise ValueError(
-                    "has no comma in its header; separate fields by commas, not ; or tabs"
-                )
-            if column not in header:
-                why = no_text(column, dict.fromkeys(header, "str"))
-                raise ValueError(f"{why}; is its first line a header?")
-            yield from (text_of(row, column) for row in rows)
-        case ".json":
-            yield from (text_of(row, column) for row in _json_rows(stream))
-        case _:
-            for line in stream:
-                content = line.decode("utf-8-sig")
-                yield text_of(json.loads(content), column) if content.strip() else None
-
-
-def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
-    """Yields the rows of a list or object over any number of lines, and of a row per line."""
-    first = stream.readline()
-    try:
-        rows = json.loads(first)
-    except json.JSONDecodeError:
-        rows = json.loads(first + stream.read())
-    yield from rows if isinstance(rows, list) else [rows]
-    yield from (json.loads(line) for line in stream if line.strip())
-
-
 def _size(path: Path) -> int:
     """Returns the bytes of a file, none of a link to nothing."""
     return path.stat().st_size if path.exists() else 0
-
-
-def _batches(
-    stream: io.BufferedReader, kind: str, column: str
-) -> tuple[dict[str, str], Iterator[Any]]:
-    """Returns the types of the columns by name, and the batches of a file of parquet or Arrow."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if kind == ".parquet":
-        table: Any = pq.ParquetFile(stream)
-        return _kinds(table.schema_arrow), table.iter_batches(64, columns=[column])
-    if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
-        reader: Any = pa.ipc.open_file(stream)
-        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        return _kinds(reader.schema), batches
-    reader = pa.ipc.open_stream(stream)
-    return _kinds(reader.schema), iter(reader)
-
-
-def _kinds(schema: Any) -> dict[str, str]:
-    names = {"string": "str", "large_string": "str"}
-    return {field.name: names.get(str(field.type), str(field.type)) for field in schema}
-
-
-def _kind(path: Path) -> str:
-    """Returns the suffix of a file in lower case, that before .gz and .zst."""
-    name = Path(path.name.lower())
-    return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
-
-
-def _reason(error: Exception, kind: str) -> str:
-    """Returns what is wrong with a file or row, and a remedy."""
-    match error:
-        case UnicodeDecodeError() if kind in COLUMNS:
-            return "is not UTF-8; leave this row out, or write it again as UTF-8"
-        case UnicodeDecodeError():
-            return (
-                f"is not UTF-8 at byte {error.start}; convert it, for instance with "
-                "iconv -f latin1 -t utf-8 OLD > NEW, or keep it out of the folder"
-            )
-        case json.JSONDecodeError() | RecursionError():
-            return f"is not JSON: {error}"
-        case OSError(strerror=str(reason)):
-            return f"cannot be read: {reason}"
-        case ValueError() if type(error) is ValueError:  # with its remedy
-            return str(error)
-        case _:
-            reason = " ".join(str(error).split())[:300]
-            return f"is damaged ({reason}); restore it, or keep it out of the folder"
 
 
 def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
@@ -312,7 +169,7 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
         paths = [Path(os.path.abspath(f)) for f in there]
-        readable = [f for f in paths if _kind(f) in (*TEXT, *ROWS) and f.name not in STATE]
+        readable = [f for f in paths if kind_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
         files.update(readable)

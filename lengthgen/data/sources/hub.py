@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen.config.schema import Positive
-from lengthgen.data.sources import Document, Source, files, text_of
+from lengthgen.data.formats import text_of
+from lengthgen.data.sources import Document, Source, files
 from lengthgen.errors import UserError, first_line
 
 SECONDS = 5.0  # in which the Hub answers, or is out of reach

@@ -1,0 +1,191 @@
+"""What files hold: a text, or rows of JSON, CSV, parquet or Arrow with a column of text.
+
+The loaders of `datasets` are not used: they lose the line numbers that documents are named by,
+give None for a row without the column, and import in seconds.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from lengthgen.errors import shortened
+from lengthgen.files import open_regular
+
+TEXT = (".txt", ".md", ".py")  # a document per file
+ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
+COLUMNS = (".parquet", ".arrow")
+KINDS = f"{' '.join((*TEXT, *ROWS))}, also with .gz or .zst"
+COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by first bytes
+UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
+LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
+NO_MARK = "is UTF-16 without its mark; convert it: iconv -f utf-16le -t utf-8 OLD > NEW"
+BINARY = "is binary whatever its name says; keep it out of the folder"
+NO_TEXT = {  # by first bytes
+    **{b"\xff\xfe\0\0": UTF16.replace("16", "32"), b"\xff\xfe": UTF16, b"\xfe\xff": UTF16},
+    **{b"version https://git-lfs": LFS, b"%PDF": BINARY, b"PK\3\4": BINARY, b"BZh": BINARY},
+}
+
+
+def texts(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    """Yields the documents of a file: their text, and what follows the file's name in theirs.
+
+    Raises ValueError with the place of what cannot be read and a remedy.
+    """
+    row, kind = 0, kind_of(path)
+    try:
+        with open_regular(path) as file:
+            stream = _decompressed(file)
+            if kind not in COLUMNS and _is_wide(stream.peek(32)[:32]):
+                raise ValueError(NO_MARK)
+            if kind in TEXT:
+                yield stream.read().decode("utf-8-sig"), ""
+                return
+            for row, text in enumerate(_texts(stream, kind, column), start=1):
+                if text is not None:
+                    yield text, f":{row}"
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        at = f" row {row + 1}" if kind == ".csv" else f":{row + 1}"
+        where = path if kind in TEXT or isinstance(error, OSError) else f"{path}{at}"
+        raise ValueError(f"{where} {_reason(error, kind)}") from error
+
+
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+    """Returns the content of a file. Raises ValueError where its first bytes are of no text."""
+    first = file.peek(32)
+    for begin, remedy in NO_TEXT.items():
+        if first.startswith(begin):
+            raise ValueError(remedy)
+    for begin, compression in COMPRESSED.items():
+        if first.startswith(begin):
+            import pyarrow as pa
+
+            stream: Any = pa.input_stream(file, compression=compression)
+            return io.BufferedReader(stream)
+    return file
+
+
+def _is_wide(first: bytes) -> bool:
+    """True if every other byte is 0, as of Latin letters in UTF-16."""
+    return len(first) > 3 and not (any(first[::2]) and any(first[1::2]))
+
+
+def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | None]:
+    """Yields the text of each row of a file, None for a blank line."""
+    match kind:
+        case ".parquet" | ".arrow":
+            kinds, batches = _batches(stream, kind, column)
+            if column not in kinds:
+                raise ValueError(no_text(column, kinds))
+            for value in (v.as_py() for batch in batches for v in batch[column]):
+                if not isinstance(value, str | None):
+                    raise ValueError(no_text(column, kinds))
+                yield value or ""
+        case ".csv":
+            csv.field_size_limit(2**31 - 1)
+            rows = csv.DictReader((line.decode("utf-8-sig") for line in stream), strict=True)
+            header = rows.fieldnames or [column]  # of an empty file
+            if column not in header and len(header) == 1 and {*";\t"} & {*header[0]}:
+                raise ValueError(
+                    "has no comma in its header; separate fields by commas, not ; or tabs"
+                )
+            if column not in header:
+                why = no_text(column, dict.fromkeys(header, "str"))
+                raise ValueError(f"{why}; is its first line a header?")
+            yield from (text_of(row, column) for row in rows)
+        case ".json":
+            yield from (text_of(row, column) for row in _json_rows(stream))
+        case _:
+            for line in stream:
+                content = line.decode("utf-8-sig")
+                yield text_of(json.loads(content), column) if content.strip() else None
+
+
+def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
+    """Yields the rows of a list or object over any number of lines, and of a row per line."""
+    first = stream.readline()
+    try:
+        rows = json.loads(first)
+    except json.JSONDecodeError:
+        rows = json.loads(first + stream.read())
+    yield from rows if isinstance(rows, list) else [rows]
+    yield from (json.loads(line) for line in stream if line.strip())
+
+
+def _batches(
+    stream: io.BufferedReader, kind: str, column: str
+) -> tuple[dict[str, str], Iterator[Any]]:
+    """Returns the types of the columns by name, and the batches of a file of parquet or Arrow."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if kind == ".parquet":
+        table: Any = pq.ParquetFile(stream)
+        return _kinds(table.schema_arrow), table.iter_batches(64, columns=[column])
+    if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
+        reader: Any = pa.ipc.open_file(stream)
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+        return _kinds(reader.schema), batches
+    reader = pa.ipc.open_stream(stream)
+    return _kinds(reader.schema), iter(reader)
+
+
+def _kinds(schema: Any) -> dict[str, str]:
+    names = {"string": "str", "large_string": "str"}
+    return {field.name: names.get(str(field.type), str(field.type)) for field in schema}
+
+
+def kind_of(path: Path) -> str:
+    """Returns the suffix of a file in lower case, that before .gz and .zst."""
+    name = Path(path.name.lower())
+    return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
+
+
+def _reason(error: Exception, kind: str) -> str:
+    """Returns what is wrong with a file or row, and a remedy."""
+    match error:
+        case UnicodeDecodeError() if kind in COLUMNS:
+            return "is not UTF-8; leave this row out, or write it again as UTF-8"
+        case UnicodeDecodeError():
+            return (
+                f"is not UTF-8 at byte {error.start}; convert it, for instance with "
+                "iconv -f latin1 -t utf-8 OLD > NEW, or keep it out of the folder"
+            )
+        case json.JSONDecodeError() | RecursionError():
+            return f"is not JSON: {error}"
+        case OSError(strerror=str(reason)):
+            return f"cannot be read: {reason}"
+        case ValueError() if type(error) is ValueError:  # with its remedy
+            return str(error)
+        case _:
+            reason = " ".join(str(error).split())[:300]
+            return f"is damaged ({reason}); restore it, or keep it out of the folder"
+
+
+def text_of(row: Any, column: str) -> str:
+    """Returns the text of a row, empty for null. Raises ValueError with a remedy."""
+    if not isinstance(row, dict):
+        raise ValueError("is not a JSON object with a text column")
+    if any(row.pop(None, ())):  # as csv.DictReader calls them
+        raise ValueError("has more fields than the header; quote commas")
+    fields = cast("dict[str, Any]", row)
+    text = fields.get(column, 0)
+    if isinstance(text, str | None):
+        return text or ""
+    raise ValueError(
+        no_text(column, {name: type(value).__name__ for name, value in fields.items()})
+    )
+
+
+def no_text(column: str, kinds: Mapping[str, str]) -> str:
+    """Says that a column has no text, and what else there is, by the types of all columns."""
+    held = f", which holds {shortened(kinds[column])}" if column in kinds else ""
+    others = {name: kind for name, kind in kinds.items() if name != column}
+    text = [name for name, kind in others.items() if kind == "str"]
+    remedy = f"set corpus.text_column to one of: {shortened(', '.join(text))}"
+    if not text:
+        listed = shortened(", ".join(f"{name} ({kind})" for name, kind in others.items()))
+        remedy = f"nor in {listed}; give each row a text" if others else "it has no other"
+    return f"has no text in column {column!r}{held}; {remedy}"
