@@ -80,6 +80,8 @@ class Answers(Objective):
             except (ValueError, MemoryError) as error:
                 reason = str(error) or "an example does not fit in memory"
                 raise UserError(f"task.{key}={length}: {reason}") from None
+            except UserError:
+                raise
             except Exception as error:
                 kind = type(rule)
                 why = described(error, kind)

@@ -15,17 +15,17 @@ PACKAGE = {
     "sweep": 820,  # 550, was 775; Optuna, odd answers of Slurm, grids extended, dry runs by model
     "pipeline": 230,  # 180, was 220; validation, views, what eval adds or leaves out, a run changed
     "tracking": 382,  # 200, was 370; files, report, facts, sweeps, TensorBoard, trained again
-    "report": 1943,  # 1600, was 1815; probes, dark mode, what eval asked for, colours, names of texts
+    "report": 1943,  # 1600, was 1815; probes, dark mode, what eval asked, colours, names of texts
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 458,  # 400; rows of validation, Muon, train.steps; checkpoints of all processes
     "runs": 843,  # 750, was 820; uploads, Windows, edited code, threads, signals, agreement
-    "model": 1587,  # 1300; dropout, fused remaps, plugins that leak, prefixes, two blocks
+    "model": 1587,  # 1300; dropout, fused remaps, plugins that leak, two blocks
     "data": 1371,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1086,  # 1045; without schemes; digests of code, void parts
     "config": 1460,  # 900; a run changed, defaults, names of papers, typos, digests, remedies
     "errors, escaping, files, terminal": 521,  # 450; refusals, folders of exports and imports
-    "tasks": 1065,  # without tasks; mistakes of a task's inventor
-    "probes": 441,  # was 410; without probes; variants, axes, definitions edited, mistakes of plugins
+    "tasks": 1067,  # without tasks; mistakes of a task's inventor
+    "probes": 441,  # was 410; without probes; variants, axes, edited definitions, mistakes
     "encoder_decoder": 356,  # 350; dropout, its encoder's
     "hub": 1114,  # 700, was 1330; layouts of transformers, an own one, upload, moves
     "generation": 132,  # limits
