@@ -352,7 +352,7 @@ def of_steps(asked: argparse.Namespace, device: torch.device, T: int) -> Iterato
     for scheme in (asked.schemes or "rope,sinusoidal,t5,alibi,nope,kerple").split(","):
         config = configuration(
             *(f"scheme={scheme}", *SMALL, f"train.precision={precision(device)}"),
-            *(f"train.length={T}", f"train.batch_tokens={4 * T}"),
+            *(f"train.length={T}", f"train.batch_tokens={4 * T}", "runtime.compile=false"),
         )
         yield Check("no wait", f"{scheme}, step", partial(no_wait, config, device), 0.0)
 

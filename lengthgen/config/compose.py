@@ -250,7 +250,9 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
     if not override.is_sweep_override():
         return [word]
     if override.is_interval_sweep():
-        raise UserError(f"{word}: an interval has no points of its own; add --search N or give a,b")
+        raise UserError(
+            f"{word}: an interval has no points; give a,b, or --search N to lengthgen sweep"
+        )
     try:
         points = (
             sweep.filter([*choices(override.key_or_group, config_dir=config_dir)])
@@ -307,12 +309,12 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     for condition in conditions:
         points = [values(point) for point in expand([condition], config_dir=None)]
         (key,) = points[0]
-        given = [point[key] for point in points]
-        chosen = [x if isinstance(x, bool) else number(x) for x in given]
         known = {run: plain[key] for run, plain in settings.items() if key in plain}
         if not known:
             every = set().union(*settings.values())
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
+        words = [point[key] for point in points]
+        chosen = [x if x in known.values() or x is True else number(x) for x in words]
         for value in chosen:
             if value not in known.values():
                 remedy = suggestion(str(value), {*map(str, known.values())})

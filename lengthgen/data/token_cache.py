@@ -10,7 +10,6 @@ import hashlib
 import json
 import shutil
 import time
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -117,7 +116,7 @@ class Build:
 
     def write_texts(self, folder: Path, split: str) -> list[StoredText]:
         """Writes the documents of a split that are not empty, one after another."""
-        name, texts, n_empty = self.corpus.name, list[StoredText](), 0
+        name, texts, n_empty, names = self.corpus.name, list[StoredText](), 0, set[str]()
         held_out, documents = split == "validation", iter(())
         if held_out or self.with_training:
             documents = sources.documents(self.corpus, self.source, held_out=held_out)
@@ -134,16 +133,16 @@ class Build:
                         f"hold, or has no such name: {ascii(text)[:40]}; leave it out"
                     ) from None
                 n_empty += not raw
+                if raw and d.name in names:
+                    raise UserError(
+                        f"corpus={name}: several {split} documents are called {d.name}; give each "
+                        "a name of its own"
+                    )
                 if raw:
+                    names.add(d.name)
                     file.write(raw)
                     texts.append(StoredText(d.name, len(raw), (d.length, d.prompt_bytes)))
                     progress.advance(len(raw))
-        if len({text.name for text in texts}) < len(texts):
-            twice = Counter(text.name for text in texts).most_common(1)[0][0]
-            raise UserError(
-                f"corpus={name}: several {split} documents are called {utf8(twice)}; give each a "
-                "name of its own"
-            )
         if n_empty:
             self.say(f"{n_empty:,} {split} documents are empty, and left out")
         if not texts and (held_out or self.with_training):

@@ -33,7 +33,7 @@ from lengthgen.model.kernels import (
     max_attended_distance,
     sdpa_nearest_keys,
 )
-from lengthgen.schemes import AttentionContext, Part, logits, through_qk, unfit, weighted
+from lengthgen.schemes import AttentionContext, Part, Unfit, logits, through_qk, weighted
 from lengthgen.schemes.relative_shift import extend_table, split_clipped
 from lengthgen.schemes.remap import Remap
 
@@ -216,14 +216,16 @@ def _with_tables(c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
 
 
 def _table(part: Part | None, hook: str, c: AttentionContext, dtype: torch.dtype) -> Tensor | None:
-    """Returns what the hook of a part returns. Raises ValueError for another shape."""
+    """Returns what the hook of a part returns. Raises Unfit for another shape."""
     x = part and getattr(part, hook)(c)
     if part is None or x is None:
         return None
     H, K = c.shape.n_heads, c.shape.d_head
-    if not torch.is_tensor(x) or x.dim() != 3 or x.shape[0] not in (1, H) or x.shape[2] != K:
-        expected = f"a tensor [H, N, K] or [1, N, K]; here H = {H}, K = {K}"
-        raise unfit(part, hook, x, expected)
+    N = x.shape[1] if torch.is_tensor(x) and x.dim() == 3 and hook != "relative_queries" else 1
+    if not torch.is_tensor(x) or x.shape not in ((1, N, K), (H, N, K)):
+        rows = "1" if hook == "relative_queries" else "N"
+        expected = f"a tensor [H, {rows}, K] or [1, {rows}, K]; here H = {H}, K = {K}"
+        raise Unfit(part, hook, x, expected)
     return x.to(dtype)
 
 

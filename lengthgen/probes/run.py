@@ -103,9 +103,8 @@ def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str
     log, picture = run_dir / ROWS, run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
     kept = [row for row in read_rows(log) if key.items() <= row.items()]
     try:
-        rows = kept or [{**key, **row} for row in chosen.rows(inputs)]
+        rows = kept or _checked(chosen, [{**key, **row} for row in chosen.rows(inputs)])
         measured = [row for row in rows if "skipped" not in row]
-        _refuse_values(chosen, rows)
         title = f"{title_of(key)}: {key['run']}, {key['tokens_seen']:,} tokens seen"
         drawing = drawn(title, chosen.panels(measured)) if measured else None
         summary = chosen.summary(rows)
@@ -124,20 +123,22 @@ def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str
     return summary
 
 
-def _refuse_values(chosen: Probe, rows: Sequence[Row]) -> None:
-    """Raises UserError for numbers that `shown` names and rows lack, and for what is no JSON."""
+def _checked(chosen: Probe, rows: Sequence[Row]) -> list[Row]:
+    """Returns rows as they are read again.
+
+    Raises UserError for numbers that `shown` names and rows lack, and for what is no JSON.
+    """
     for row in rows:
         for name in () if "skipped" in row else chosen.shown:
             if name not in row:
                 why = f"measure returns no {name!r}, which `shown` names; return it"
                 raise UserError(f"probe {chosen.name}: {why}")
-        for name, value in row.items():
-            json.dumps(value, default=partial(_refuse, f"probe {chosen.name}: {name!r}"))
+    return [json.loads(json.dumps(row, default=partial(_refuse, chosen.name))) for row in rows]
 
 
-def _refuse(what: str, value: object) -> NoReturn:
+def _refuse(probe: str, value: object) -> NoReturn:
     kind = type(value).__name__
-    raise UserError(f"{what} is a {kind}; give numbers or lists of numbers, as of .tolist()")
+    raise UserError(f"probe {probe}: a value is a {kind}; give numbers or lists, as of .tolist()")
 
 
 @styled()

@@ -228,10 +228,8 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
         lstrip_blocks=True,
     )
     images = {name: base64.b64encode(svg).decode() for name, svg in svgs.items()}
-    titles = [drawn.get_suptitle() for section in made for drawn in section.figures.values()]
     template = environment.get_template("report.html.j2")
-    is_dashed = any("dashed:" in text for text in titles)
-    return template.render(title=title, sections=made, images=images, is_dashed=is_dashed)
+    return template.render(title=title, sections=made, images=images)
 
 
 def write(

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lengthgen import schemes
 from lengthgen.config import compose
-from lengthgen.errors import UserError
+from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible
 from lengthgen.report.load import CELL
 from lengthgen.schemes.absolute.alignment import Aligned
@@ -64,15 +64,10 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     has_bos = rows["config"].map({c: corpus.get("bos", True) for c, corpus in given.items()})
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed", has_bos])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
-    corpora = [compose.flatten(given[of_text["config"].iloc[0]]) for of_text in texts]
-    names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
+    names = _text_names(texts, [compose.flatten(given[t["config"].iloc[0]]) for t in texts])
     varied = ["model"] if rows["model"].nunique() > 1 else []
     selections, lost = list[Selection](), list[str]()
-    for name, corpus, of_text in zip(names, corpora, texts, strict=True):
-        twins = [own for own, its_name in zip(corpora, names, strict=True) if its_name == name]
-        tokens = f"tokens {of_text['fingerprint'].iloc[0][:12]}"
-        differing = ", ".join(_differences(corpus, twins)[:3]) or tokens
-        text = f"{name} ({differing})" if len(twins) > 1 else name
+    for text, of_text in zip(names, texts, strict=True):
         kept, notes = _selected(of_text, varied=varied)
         if len(kept):
             selections.append(Selection(rows=kept, notes=notes, text=text))
@@ -83,6 +78,21 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     elif lost:
         raise UserError(f"nothing can be compared: {'; '.join(lost)}")
     return selections
+
+
+def _text_names(texts: Sequence[pd.DataFrame], corpora: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the name of each text's corpus; where two share it, with what tells them apart.
+
+    That is three keys at most, and the fingerprint of the tokens where these do not suffice.
+    """
+    names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
+    told = list[str]()
+    for name, corpus in zip(names, corpora, strict=True):
+        twins = [own for own, its_name in zip(corpora, names, strict=True) if its_name == name]
+        words = shortened(", ".join(_differences(corpus, twins)[:3]))
+        told.append(f"{name} ({words})" if words else name)
+    tokens = [f"tokens {t['fingerprint'].iloc[0][:12]}" for t in texts]
+    return [x if told.count(x) == 1 else f"{x} ({y})" for x, y in zip(told, tokens, strict=True)]
 
 
 def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, list[str]]:

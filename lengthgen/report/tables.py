@@ -131,15 +131,17 @@ class Numbers:
     def doubled(self, lengths: Sequence[int], *, most: int) -> list[int]:
         """Returns the lengths; of more than `most` the last, and those of T times a power of 2.
 
-        Where these are few, `most` of them, evenly spread.
+        Where these are few, also others, evenly spread.
         """
         if len(lengths) <= most:
             return [*lengths]
         T = {*self.T.values()}
-        powers = [n for n in lengths[:-1] if any(math.log2(n / t).is_integer() for t in T)]
-        if 2 * len(powers) < most:
-            return [lengths[i * (len(lengths) - 1) // (most - 1)] for i in range(most)]
-        return [*powers, lengths[-1]]
+        kept = [n for n in lengths[:-1] if any(math.log2(n / t).is_integer() for t in T)]
+        kept.append(lengths[-1])
+        if 2 * len(kept) < most:
+            others, room = [n for n in lengths if n not in kept], most - len(kept)
+            kept += [others[i * len(others) // room] for i in range(room)]
+        return sorted(kept)
 
     def beyond(self, series: str) -> list[int]:
         """Returns the lengths beyond T at which a series has a gain."""

@@ -107,7 +107,7 @@ class AttentionContext:
     def total_bias(self) -> Tensor | None:
         """Returns the sum of all parts' biases of the block, or None if no part has one.
 
-        Raises ValueError for a bias of another dtype, or without a value for each query and key.
+        Raises Unfit for a bias of another dtype, or without a value for each query and key.
         """
         Q, S, H = self.q_pos.shape[-1], self.k_pos.shape[-1], self.shape.n_heads
         biases: list[Tensor] = []  # list[Tensor]() would end a graph of torch.compile
@@ -117,7 +117,7 @@ class AttentionContext:
                 if getattr(bias, "dtype", None) != self.dtype or bias.shape[-3:] not in shapes:
                     expected = "a tensor [Q, S], [H, Q, S] or [B, H, Q, S] in c.distance()'s dtype"
                     sizes = f"{self.dtype}; here H = {H}, Q = {Q}, S = {S}"
-                    raise unfit(part, "bias", bias, f"{expected}, {sizes}")
+                    raise Unfit(part, "bias", bias, f"{expected}, {sizes}")
                 biases.append(bias)
         return reduce(torch.add, biases) if biases else None
 
@@ -299,12 +299,15 @@ class LayerHooks(NamedTuple):
 NO_PARTS = LayerHooks()
 
 
-def unfit(part: Part, hook: str, returned: object, expected: str) -> ValueError:
-    """Returns the error of a hook that has not returned what it should."""
-    found = "None" if returned is None else f"a {type(returned).__name__}"
-    if isinstance(returned, Tensor):
-        found = f"{returned.dtype} {[*returned.shape]}"
-    return ValueError(f"{type(part).__name__}.{hook} returns {found}; return {expected}")
+class Unfit(ValueError):
+    """A hook of a part has not returned what it should."""
+
+    def __init__(self, part: Part, hook: str, returned: object, expected: str) -> None:
+        self.part = part
+        found = "None" if returned is None else f"a {type(returned).__name__}"
+        if isinstance(returned, Tensor):
+            found = f"{returned.dtype} {[*returned.shape]}"
+        super().__init__(f"{type(part).__name__}.{hook} returns {found}; return {expected}")
 
 
 def through_qk(
@@ -314,8 +317,8 @@ def through_qk(
     dtype = q_BHQK.dtype
     for part in parts:
         turned = part.qk(q_BHQK, k_BHSK, c)
-        if not isinstance(turned, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise unfit(part, "qk", turned, "Rotated(q, k)")
+        if not isinstance(turned, tuple) or len(turned) != 2:  # pyright: ignore
+            raise Unfit(part, "qk", turned, "Rotated(q, k)")
         q_BHQK, k_BHSK = turned
     return Rotated(q_BHQK.to(dtype), k_BHSK.to(dtype))
 

@@ -66,11 +66,11 @@ def accuracies(rows: pd.DataFrame) -> list[Accuracy]:
     """Returns the accuracy of each series of one task, from the rows of a Selection."""
     by_series = {str(name): of_series for name, of_series in rows.groupby("series")}
     n_series = rows[rows["document"].notna()].groupby("length")["series"].nunique()
-    shared = {int(n) for n in n_series.index[2 * n_series > len(by_series)]}
-    return [_accuracy(name, part, shared) for name, part in by_series.items()]
+    common = {int(n) for n in n_series.index[2 * n_series > len(by_series)]}
+    return [_accuracy(name, part, common) for name, part in by_series.items()]
 
 
-def _accuracy(name: str, rows: pd.DataFrame, shared: Collection[int]) -> Accuracy:
+def _accuracy(name: str, rows: pd.DataFrame, common: Collection[int]) -> Accuracy:
     n_seeds, L = rows["seed"].nunique(), int(rows["train_length"].iloc[0])
     by_length = rows[rows["document"].notna()].sort_values("seed").groupby("length")
     cells = {length: cell for length, cell in by_length if len(cell) >= n_seeds}
@@ -81,8 +81,8 @@ def _accuracy(name: str, rows: pd.DataFrame, shared: Collection[int]) -> Accurac
         scheme=str(rows["scheme"].iloc[0]),
         n_seeds=n_seeds,
         by_length=table.set_index("length"),
-        seen=_mean_over(wrong, sorted(n for n in shared if n <= L)),
-        unseen=_mean_over(wrong, sorted(n for n in shared if n > L)),
+        seen=_mean_over(wrong, sorted(n for n in common if n <= L)),
+        unseen=_mean_over(wrong, sorted(n for n in common if n > L)),
     )
 
 

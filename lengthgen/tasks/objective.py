@@ -76,7 +76,8 @@ class Answers(Objective):
         for key, length in (("length", spec.length), ("longest", spec.longest)):
             try:
                 example = rule.example(length, Random(0))
-                text = example.prompt + example.answer
+                shown = rule.augment(example, Random(0))
+                text = example.prompt + example.answer + shown.prompt + shown.answer
             except (ValueError, MemoryError) as error:
                 reason = str(error) or "an example does not fit in memory"
                 raise UserError(f"task.{key}={length}: {reason}") from None

@@ -31,7 +31,7 @@ NOTES = [
 ]
 RANKS = (
     "Mean rank: over the tasks that count, of the schemes that count in each, if all of these have "
-    "as many seeds; ties share the mean. In brackets: the best and the worst seed. Bold: the "
+    "equally many seeds; ties share the mean. In brackets: the best and the worst seed. Bold: the "
     "highest of those that count."
 )
 

@@ -73,7 +73,7 @@ def train(
     if compiles(state):
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
     elif config.runtime.compile:
-        show.say("not compiled: runtime.compile=true is for decoders without recurrence")
+        show.say("not compiled: runtime.compile=true is for plain decoders")
     loss = loss_of(state, ranks=ranks)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)

@@ -8,12 +8,14 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
 from commands import Shell, here
 from small import SMALL, valid
+from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Train, from_overrides, overrides_of
@@ -235,10 +237,24 @@ def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) ->
     assert (run.parent / f"aside/{run.name}-1/note.txt").exists()
     assert status.final_weights(run, run=run.name) == weights
     assert directory.run_dirs(run.parent) == [run]
-    (run / "file").touch()
-    lost = f"runtime.cache={run}/file/x"  # where no text can be prepared
-    assert "cannot use" in shell.error_of("train", "--from", run.name, "--force", lost)
-    assert status.final_weights(run, run=run.name) == weights
+
+
+def test_force_trains_on_text_that_has_changed_and_keeps_the_run_if_it_cannot(
+    shell: Shell, tmp_path: Path
+) -> None:
+    small = [word for word in QUICK if not word.startswith("corpus.")]
+    words = [*small, "scheme=nope", "corpus=files", "corpus.path=texts", "corpus.tokenizer=bytes"]
+    texts = {f"{i}.txt": Random(i).randbytes(600).hex() for i in range(4)}
+    write(tmp_path / "texts", texts)
+    assert shell.run("train", *words).code == 0
+    (run,) = directory.run_dirs(Path("runs"))
+    (tmp_path / "texts" / "3.txt").write_bytes(b"\xff")
+    assert "3.txt is not UTF-8" in shell.error_of("train", *words, "--force")
+    assert status.final_weights(run, run=run.name) is not None
+    (tmp_path / "texts" / "3.txt").write_text(Random(9).randbytes(600).hex())
+    shutil.rmtree("runs/.cache")
+    assert shell.run("train", *words, "--force").code == 0
+    assert Path(f"runs/aside/{run.name}-1").is_dir()
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
 
 def test_an_axis_without_points_and_a_value_with_a_sign() -> None:
     for override, said in {
-        "train.lr=interval(0,1)": "an interval has no points of its own; add --search N",
+        "train.lr=interval(0,1)": "an interval has no points; give a,b, or --search N",
         "seed=range(1,10,0)": "arg 3 must not be zero",
         "scheme=glob(z*)": "matches nothing",
     }.items():

@@ -131,14 +131,13 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     assert "rope is harmed by context beyond T: perplexity" in page
 
 
-def test_the_page_explains_dashed_lines_and_names_the_file_of_all_lengths_where_it_has_to(
+def test_the_page_names_the_file_of_all_lengths_where_a_table_leaves_some_out(
     page: str, tmp_path: Path
 ) -> None:
-    rows = frame(3.0, lengths=[512, *range(600, 2000, 200)])
-    window = rows.assign(variant="window", reference=True)
-    other = written(pd.concat([rows, window]), tmp_path)["report.html"].decode()
-    for text in ("<dt>dashed lines</dt>", "curves.csv has them"):
-        assert (text in page, other.count(text)) == (False, 1)
+    rows = frame(3.0, lengths=[500, *range(600, 2000, 100)], train_length=500)
+    other = written(rows, tmp_path)["report.html"].decode()
+    assert ("curves.csv has them" in page, other.count("curves.csv has them")) == (False, 2)
+    assert [*map(other.count, (">500</th>", ">1900</th>"))] == [1, 2]  # T, and the longest
 
 
 def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from() -> None:
@@ -262,6 +261,7 @@ def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
         "rope-s2"
     }
     assert said in refusal(report.matching, rows, conditions)
+    assert set(report.matching(rows.assign(config='{"seed": "10M"}'), ["seed=10M"])["run"])
 
 
 def test_a_terminal_gets_whole_words_and_no_control_characters(

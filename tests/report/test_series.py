@@ -99,14 +99,20 @@ def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:
 
 
 def test_texts_of_one_name_are_told_apart_by_what_differs_in_their_corpora() -> None:
-    corpora = ({"bos": True, "path": "a"}, {"bos": True, "path": "b"}, {"bos": False, "path": "a"})
-    runs = [
-        frame(3.0, run=f"r{n}", seeds=range(n), config={**CONFIG, "corpus": c}, fingerprint=tokens)
-        for n, c, tokens in zip((3, 2, 1), corpora, "eff", strict=True)
-    ]
-    named = ("bos=true, path=a", "bos=true, path=b", "bos=false, path=a")
-    found = select(pd.concat(runs))
-    assert [selection.text for selection in found] == [f"toy ({words})" for words in named]
+    def named(*corpora: tuple[bool, str, str]) -> list[str]:
+        """The names of the texts of these bos, path and tokens."""
+        runs = [
+            frame(3.0, run=f"r{i}", seeds=range(4 - i), fingerprint=tokens * 64, config=config)
+            for i, (bos, path, tokens) in enumerate(corpora)
+            for config in [{**CONFIG, "corpus": {"bos": bos, "path": path}}]
+        ]
+        return [selection.text.removeprefix("toy ") for selection in select(pd.concat(runs))]
+
+    found = named((True, "a", "e"), (True, "b", "f"), (False, "a", "e"))
+    assert found == ["(bos=true, path=a)", "(bos=true, path=b)", "(bos=false, path=a)"]
+    edited = [f"(path=a) (tokens {letter * 12})" for letter in "ef"]
+    assert named((True, "a", "e"), (True, "a", "f"), (True, "b", "g")) == [*edited, "(path=b)"]
+    assert all(len(text) < 300 for text in named((True, "a" * 999, "e"), (True, "b" * 999, "f")))
 
 
 def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:

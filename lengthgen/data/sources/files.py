@@ -18,6 +18,7 @@ from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.files import utf8
 
+SPLITS = ("val", "dev", "test", "eval", "held")  # as folders of them begin
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
 DATA = {  # that holds text and is not read
     *(".bz2", ".docx", ".epub", ".feather", ".htm", ".html", ".pdf", ".rst"),
@@ -136,14 +137,11 @@ class Files(Source):
 
 
 def _refuse_other_splits(folder: str) -> None:
-    """Raises UserError for a folder with documents beside those of its train: they may be a test's.
-
-    Files that lie in the folder itself are not refused.
-    """
+    """Raises UserError for a folder with train and another split, which would be trained on."""
     top = os.path.abspath(folder)
     parts = (file.relative_to(top).parts for file in expand(folder))
-    names = sorted({first for first, *below in parts if below} - {"train"})
-    if names:
+    names = sorted({first for first, *below in parts if below})
+    if names := [n for n in names if n.lower().startswith(SPLITS)]:
         held = next((n for n in names if n.lower().startswith(("val", "dev"))), names[0])
         raise UserError(
             f"corpus.path: {folder} has train and {shortened(', '.join(names))}, but no validation"
