@@ -160,7 +160,8 @@ def plugin_errors(remedy: str = LONGEST) -> Generator[None]:
         if part is None or not _is_plugin(part) or out_of_memory(error):
             raise
         name, why = snake_case(type(part).__name__), described(error, type(part))
-        raise UserError(f"scheme.parts.{name}: {why}{remedy}") from error
+        why += remedy * isinstance(error, IndexError | RuntimeError | ValueError)  # of a length
+        raise UserError(f"scheme.parts.{name}: {why}") from error
 
 
 def _raising(error: Exception) -> Part | None:

@@ -19,7 +19,7 @@ PACKAGE = {
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 458,  # 400; rows of validation, Muon, train.steps; checkpoints of all processes
     "runs": 843,  # 750, was 820; uploads, Windows, edited code, threads, signals, agreement
-    "model": 1589,  # 1300; dropout, fused remaps, plugins that leak, two blocks
+    "model": 1590,  # 1300; dropout, fused remaps, plugins that leak, two blocks
     "data": 1371,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1089,  # 1045; without schemes; digests of code, void parts
     "config": 1462,  # 900; a run changed, defaults, names of papers, typos, digests, remedies

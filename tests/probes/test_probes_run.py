@@ -173,7 +173,7 @@ def test_a_file_is_a_probe(run_dir: Path, shell: Shell) -> None:
     [
         (RETURN, "return {}", "measure returns no 'entropy', which `shown` names"),
         (RETURN, "return {}['bits']", r"Uncertainty raised KeyError: .*uncertainty.py, line \d+\)"),
-        (RETURN, "return {'entropy': [logits]}", "'entropy' is a Tensor; give numbers or lists"),
+        (RETURN, "return {'entropy': [logits]}", "a value is a Tensor; give numbers or lists"),
         (RETURN, "return {'entropy': 'high'}", "Uncertainty raised "),
         ("shown", "__init__ = lambda self: 1 / 0; shown", "raised ZeroDivisionError: .* line "),
     ],
