@@ -122,16 +122,21 @@ def configs_of(
 
 
 def prepare(
-    config: Config, loaded: dict[str, TokenizedCorpus], *, say: Callable[[str], None]
+    config: Config,
+    loaded: dict[str, TokenizedCorpus],
+    *,
+    say: Callable[[str], None],
+    is_new: bool = False,
 ) -> TokenizedCorpus:
     """Returns the corpus, whose token cache it builds, and checks that it has the lengths.
 
-    `loaded` keeps corpora for the next configuration. Raises UserError.
+    `loaded` keeps corpora for the next configuration; `is_new` as of `load_corpus`. Raises
+    UserError.
     """
     begun_on = directory.read_provenance(config.run_dir, run=config.run_id).get("fingerprint")
     key = f"{config.corpus.model_dump_json()} {config.plugins} {begun_on}"
     if key not in loaded:
-        loaded[key] = directory.load_corpus(config, config.run_dir, say=say)
+        loaded[key] = directory.load_corpus(config, config.run_dir, say=say, is_new=is_new)
     plan(config, loaded[key])
     return loaded[key]
 

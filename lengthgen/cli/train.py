@@ -86,7 +86,7 @@ def train(
         last = distributed.Ranks(rank=n - 1, world_size=n, local_rank=n - 1)
         devices.device_of(config.runtime, last)  # refuses more processes than GPUs
         with Progress(is_main=True) as show:
-            pipeline.prepare(_moved(config) if force else config, {}, say=show.say)
+            pipeline.prepare(config, {}, say=show.say, is_new=force)
     if force:
         from lengthgen.cli.runs import set_aside
 
@@ -102,13 +102,6 @@ def train(
 
         echo(report.terminal([run_dir]))
         echo(f"run: {from_here(run_dir)}")
-
-
-def _moved(config: "Config") -> "Config":
-    """Returns the configuration of a run that is not there yet, with the same token cache."""
-    runtime = config.runtime
-    moved = {"root": runtime.root / "aside" / "none", "cache": runtime.cache_dir}
-    return config.model_copy(update={"runtime": runtime.model_copy(update=moved)})
 
 
 def _start_processes(gpus: int, config: "Config", words: list[str]) -> None:

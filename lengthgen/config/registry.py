@@ -10,7 +10,8 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import lengthgen
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config import sections
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import UserError, first_line, out_of_memory
 
 T = TypeVar("T")
 
@@ -78,13 +79,26 @@ def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) 
     ValueError, and any other error of its constructor, with file and line.
     """
     arguments = sections.arguments(kind, given, where=where)
+    with errors_of(kind, where=where):
+        try:
+            return kind(*first, **arguments)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from error
+
+
+@contextmanager
+def errors_of(kind: type[Any], *, where: str) -> Generator[None]:
+    """Turns an error in the code of a class into one line with its place.
+
+    A UserError has its own line, and so has memory that could not be allocated: these pass.
+    """
     try:
-        return kind(*first, **arguments)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from error
+        yield
     except UserError:
         raise
     except Exception as error:
+        if out_of_memory(error):
+            raise
         raise UserError(f"{where}: {kind.__name__} raised {described(error, kind)}") from error
 
 

@@ -220,11 +220,10 @@ def _table(part: Part | None, hook: str, c: AttentionContext, dtype: torch.dtype
     x = part and getattr(part, hook)(c)
     if part is None or x is None:
         return None
-    H, K = c.shape.n_heads, c.shape.d_head
-    N = x.shape[1] if torch.is_tensor(x) and x.dim() == 3 and hook != "relative_queries" else 1
-    if not torch.is_tensor(x) or x.shape not in ((1, N, K), (H, N, K)):
-        rows = "1" if hook == "relative_queries" else "N"
-        expected = f"a tensor [H, {rows}, K] or [1, {rows}, K]; here H = {H}, K = {K}"
+    H, K, N = c.shape.n_heads, c.shape.d_head, "1" if hook == "relative_queries" else "N"
+    fits = torch.is_tensor(x) and x.dim() == 3 and x.shape[0] in (1, H) and x.shape[2] == K
+    if not fits or (N == "1" and x.shape[1] != 1):
+        expected = f"a tensor [H, {N}, K] or [1, {N}, K]; here H = {H}, K = {K}"
         raise Unfit(part, hook, x, expected)
     return x.to(dtype)
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 import numpy as np
 
 from lengthgen import probes
-from lengthgen.config.registry import construct, described, digest_of, registered
+from lengthgen.config.registry import construct, digest_of, errors_of, registered
 from lengthgen.config.schema import Config, TaskCorpus
-from lengthgen.errors import UserError, out_of_memory, suggestion
+from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation.evaluator import open_run
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.evaluation.rows import parts_hash
@@ -102,20 +102,12 @@ def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str
     """
     log, picture = run_dir / ROWS, run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
     kept = [row for row in read_rows(log) if key.items() <= row.items()]
-    try:
+    with errors_of(type(chosen), where=f"probe {chosen.name}"):
         rows = kept or _checked(chosen, [{**key, **row} for row in chosen.rows(inputs)])
         measured = [row for row in rows if "skipped" not in row]
         title = f"{title_of(key)}: {key['run']}, {key['tokens_seen']:,} tokens seen"
         drawing = drawn(title, chosen.panels(measured)) if measured else None
         summary = chosen.summary(rows)
-    except UserError:
-        raise
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        kind = type(chosen)
-        why = f"{kind.__name__} raised {described(error, kind)}"
-        raise UserError(f"probe {chosen.name}: {why}") from error
     if not kept:
         append_rows(log, rows)
     if drawing is not None:

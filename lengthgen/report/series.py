@@ -86,13 +86,14 @@ def _text_names(texts: Sequence[pd.DataFrame], corpora: Sequence[Mapping[str, An
     That is three keys at most, and the fingerprint of the tokens where these do not suffice.
     """
     names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
-    told = list[str]()
+    labels = list[str]()
     for name, corpus in zip(names, corpora, strict=True):
         twins = [own for own, its_name in zip(corpora, names, strict=True) if its_name == name]
         words = shortened(", ".join(_differences(corpus, twins)[:3]))
-        told.append(f"{name} ({words})" if words else name)
+        labels.append(f"{name} ({words})" if words else name)
     tokens = [f"tokens {t['fingerprint'].iloc[0][:12]}" for t in texts]
-    return [x if told.count(x) == 1 else f"{x} ({y})" for x, y in zip(told, tokens, strict=True)]
+    pairs = zip(labels, tokens, strict=True)
+    return [x if labels.count(x) == 1 else f"{x} ({y})" for x, y in pairs]
 
 
 def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, list[str]]:

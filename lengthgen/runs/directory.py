@@ -119,22 +119,27 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
     return read_of_run(run_dir / "env.json", run=run)
 
 
-def load_corpus(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> TokenizedCorpus:
+def load_corpus(
+    config: Config, run_dir: Path, *, say: Callable[[str], None], is_new: bool = False
+) -> TokenizedCorpus:
     """Returns the corpus of a run. Raises UserError if the run was begun on other tokens.
 
+    A run that is new takes the text as it is now, whatever an earlier one was begun on.
     That of an imported model has no training text, unless it is compared with the validation text.
     """
     asked, kept = config.corpus, run_dir.parent / ".tokenizers" / Path(config.corpus.tokenizer).name
     if not os.path.exists(asked.tokenizer) and kept.exists():  # the run was moved here
         asked = asked.model_copy(update={"tokenizer": str(kept)})
+    begun = read_provenance(run_dir, run=config.run_id).get("fingerprint")
     corpus = corpora.load(
         asked,
         cache_dir=config.runtime.cache_dir,
         say=say,
-        fingerprint=read_provenance(run_dir, run=config.run_id).get("fingerprint"),
+        fingerprint=None if is_new else begun,
         with_training=config.train.tokens > 0 or config.eval.deduplicate,
     )
-    check_corpus(run_dir, corpus, run=config.run_id)
+    if not is_new:
+        check_corpus(run_dir, corpus, run=config.run_id)
     return corpus
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lengthgen.config.registry import described
+from lengthgen.config.registry import errors_of
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
@@ -74,19 +74,14 @@ class Answers(Objective):
             )
         rule = self.rule
         for key, length in (("length", spec.length), ("longest", spec.longest)):
-            try:
-                example = rule.example(length, Random(0))
-                shown = rule.augment(example, Random(0))
-                text = example.prompt + example.answer + shown.prompt + shown.answer
-            except (ValueError, MemoryError) as error:
-                reason = str(error) or "an example does not fit in memory"
-                raise UserError(f"task.{key}={length}: {reason}") from None
-            except UserError:
-                raise
-            except Exception as error:
-                kind = type(rule)
-                why = described(error, kind)
-                raise UserError(f"task.{key}={length}: {kind.__name__} raised {why}") from error
+            with errors_of(type(rule), where=f"task.{key}={length}"):
+                try:
+                    example = rule.example(length, Random(0))
+                    shown = rule.augment(example, Random(0))
+                    text = example.prompt + example.answer + shown.prompt + shown.answer
+                except (ValueError, MemoryError) as error:
+                    reason = str(error) or "an example does not fit in memory"
+                    raise UserError(f"task.{key}={length}: {reason}") from None
             if unknown := sorted({*text} - {*rule.alphabet}):
                 raise UserError(
                     f"task={spec.name}: the alphabet lacks {''.join(unknown)!r} of {text[:40]!r}; "

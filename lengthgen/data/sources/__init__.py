@@ -87,19 +87,13 @@ def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Itera
     the first one, validate. Those of validation are never read then.
     """
     is_tuning = corpus.held_out == "tuning"
-    try:
+    with classes.errors_of(type(source), where="corpus.source"):
         for i, document in enumerate(source.read(held_out=held_out and not is_tuning)):
             if is_tuning:  # not the hash of the name alone: sources choose validation by it
                 chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
                 if chosen != held_out:
                     continue
             yield document
-    except (UserError, MemoryError):
-        raise
-    except Exception as error:
-        kind = type(source)
-        why = classes.described(error, kind)
-        raise UserError(f"corpus.source: {kind.__name__} raised {why}") from error
 
 
 def name_hash(name: str) -> int:
