@@ -234,6 +234,8 @@ def trainer(model: Transformer | Peer, tokens_BT: Tensor, config: Config, bf16: 
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if isinstance(model, Transformer):
+            model.scheme.clamp_parameters()
         return float(norm)
 
     return step

@@ -57,6 +57,7 @@ def trainer(model: Transformer, config: Config, tokens_BT: Tensor) -> Callable[[
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        model.scheme.clamp_parameters()
         return float(norm)
 
     return step

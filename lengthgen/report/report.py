@@ -111,7 +111,8 @@ def text_section(
         if named(name).altered is None:
             drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name], **look)
     notes = known[(known["quantity"] == "note") & ~known["reference"]]
-    limits = notes.groupby("word", sort=False)["series"]
+    limits = notes.groupby("word", sort=False)["series"].unique()
+    n_series = known.loc[~known["reference"], "series"].nunique()
     return ReportSection(
         title=selection.title.capitalize(),
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
@@ -120,7 +121,7 @@ def text_section(
             *tables.verdicts(numbers[main]),
             *(tables.perplexities(selection, own, name) for name, own in numbers.items()),
         ],
-        notes=[*selection.notes, *(f"{', '.join(names)}: {note}." for note, names in limits)],
+        notes=[*selection.notes, *(_limit(*of, n_series=n_series) for of in limits.items())],
         data={f"curves{end}": curves(known)},
         summary=[
             tables.summary(
@@ -132,6 +133,11 @@ def text_section(
             for name, own in numbers.items()
         ],
     )
+
+
+def _limit(note: str, series: Sequence[str], *, n_series: int) -> str:
+    """Returns "rope, alibi: one seed"; "All: one seed" if there are no other series."""
+    return f"{'All' if 1 < n_series == len(series) else ', '.join(series)}: {note}."
 
 
 def sentences(own: Numbers, bases: Mapping[str, str]) -> Iterator[str]:

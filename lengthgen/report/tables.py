@@ -169,7 +169,7 @@ class Numbers:
     def interval(self, series: str, quantity: str, length: int) -> str:
         """Returns "[-0.001, +0.004]"; nothing if there is none."""
         row = self.finding(series, quantity, length)
-        low, high = (round(row[bound], 3) + 0.0 for bound in ("low", "high"))
+        low, high = row["low"], row["high"]
         return "" if math.isnan(low) or math.isnan(high) else f"[{low:+.3f}, {high:+.3f}]"
 
     def perplexity(self, series: str, length: int) -> TableCell:

@@ -183,6 +183,22 @@ def test_a_series_without_a_value_beyond_T_is_named() -> None:
     assert not report.sections(rows[rows["length"] <= rows["train_length"]])[0].sentences
 
 
+def test_a_limit_of_all_series_names_none_and_of_some_each_once() -> None:
+    one = rows_of(["t5"], seeds=(1,))
+    for rows, who in (rows_of(seeds=(1,)), "All"), (pd.concat([rows_of(), one]), "t5"):
+        (note,) = report.sections(rows)[0].notes
+        assert note.startswith(f"{who}: one seed: ")
+
+
+def test_a_bound_that_rounds_to_zero_keeps_its_sign() -> None:
+    rises = {"a": 0.0006, "b": 0.0008, "c": 0.0007}
+    rows = frame(lambda _s, d, n: 3 + rises[d] * (n > 512), documents="abc", seeds=(1,))
+    verdicts = report.sections(load.typed(rows))[0].tables[0]
+    assert {cell.text for row in verdicts.rows for cell in row if "[" in cell.text} == {
+        "flat [-0.001, -0.000]"
+    }
+
+
 def test_lengths_none_of_which_has_a_value_are_reported_with_the_reason(tmp_path: Path) -> None:
     rows = rows_of().drop_duplicates(["run", "length"])
     rows = rows.assign(document=None, nats=None, n_documents=0, skipped="it has 512 rows")
