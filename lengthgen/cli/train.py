@@ -67,7 +67,7 @@ def train(
     if cfg is not None:
         echo(yaml.safe_dump(schema.to_plain(config), sort_keys=False).rstrip())
         return
-    from lengthgen.runs import distributed, status
+    from lengthgen.runs import directory, distributed, status
     from lengthgen.terminal import from_here
 
     if submitted not in (None, config.run_id):  # by a sweep, before this process began
@@ -91,6 +91,9 @@ def train(
         from lengthgen.cli.runs import set_aside
 
         set_aside(config.run_dir)
+        if gpus is not None:  # --from and --plugin of its processes may name what was moved
+            config.run_dir.mkdir(parents=True, exist_ok=True)
+            directory.write_config(config, config.run_dir)
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments
 
