@@ -94,6 +94,7 @@ class Tracker:
         self._run: wandb.Run | None = None
 
     def __enter__(self) -> Self:
+        rows = read_rows(self._run_dir / "train.jsonl", run=self._config.run_id)
         self._hooks = (sys.exit, sys.excepthook, logging.raiseExceptions)
         # On a full disk every line of wandb's own log would become a traceback on the terminal.
         logging.raiseExceptions = False
@@ -105,7 +106,7 @@ class Tracker:
                     self._run.define_metric(key, step_metric="train/step")
                 known: dict[str, Any] = dict(self._run.summary)
                 self._shown = int(known.get("train/step", 0))  # what W&B has stored
-        for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
+        for row in rows:
             self.row(row)
         return self
 
@@ -229,7 +230,7 @@ class Tracker:
         Nothing of what the summary has already.
         """
         with self._attempt():
-            if self._run is not None:
+            if self._run is not None and (self._run_dir / "eval.jsonl").exists():
                 self._log_results(self._run)
 
     def _log_results(self, run: "wandb.Run") -> None:

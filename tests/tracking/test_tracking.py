@@ -120,13 +120,15 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
 def test_what_w_and_b_lacks_of_a_run_is_sent_by_a_push_and_what_eval_adds_by_eval(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = only(trained) / "train.jsonl"
+    log, curve = (only(trained) / name for name in ("train.jsonl", "eval.jsonl"))
     every, root = log.read_bytes(), f"runtime.root={trained}"
     with WandbBackend() as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         log.write_bytes(b"".join(every.splitlines(keepends=True)[:3]))  # as of a killed run
-        push(trained)
+        curve.rename(trained / curve.name)
+        assert len(push(trained)) == 1
         log.write_bytes(every)
+        (trained / curve.name).rename(curve)
         push(trained)
         (run,) = backend.runs.values()
         assert train_rows(run) == recorded(only(trained))
