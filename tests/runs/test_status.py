@@ -107,7 +107,8 @@ def test_a_run_at_work_and_a_root_that_cannot_be_written_are_refused(tmp_path: P
         status.run_lock(run_dir, "train"),
     ):
         pass
-    with status.run_lock(run_dir, "train"):
+    at_eval = status.run_lock(run_dir, "eval")  # not of the process that has trained it
+    with at_eval, pytest.raises(UserError, match=r"or stop it$"), status.run_lock(run_dir, "eval"):
         pass
     (tmp_path / "file").write_text("")
     lock = status.run_lock(tmp_path / "file" / "run", "train")
