@@ -1,5 +1,6 @@
 """The arguments and options that commands share, how they complete, and the runs they name."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -113,7 +114,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other progra
 
 def names_and_overrides(arguments: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Returns the RUNs and the KEY=VALUEs; the name of a file may hold a "="."""
-    overrides = [word for word in arguments or [] if "=" in word and not Path(word).exists()]
+    overrides = [word for word in arguments or [] if "=" in word and not os.path.exists(word)]
     return [word for word in arguments or [] if word not in overrides], overrides
 
 

@@ -108,6 +108,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("rm some-run", "some-run: no such run in runs; "),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
         ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
+        (f"eval eval.lengths=[{'1,' * 200}2]", "runs holds no run yet"),
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
         ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
         ("train -m scheme=rope,alibi", "-m: for several values of a key, give lengthgen sweep in"),
