@@ -98,9 +98,12 @@ def run(
     with stop.listening():
         while (waiting or at_work) and not stop.received:
             while waiting and free:
-                point, slot = waiting.pop(0), free.pop(0)
-                at_work.append(_start(point, slot, gpus=gpus))
-                change(point, PointState("running"))
+                point = waiting.pop(0)
+                if pending([point], now := {point.run_id: state_of(point)}):
+                    at_work.append(_start(point, free.pop(0), gpus=gpus))
+                    change(point, PointState("running"))
+                else:  # by another sweep, since this one began
+                    change(point, now[point.run_id])
             for child in [child for child in at_work if child.process.poll() is not None]:
                 at_work.remove(child)
                 free.append(child.slot)

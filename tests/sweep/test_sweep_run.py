@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from commands import Ran, here
 from repository import PYTHONPATH
+from slurm_cluster import begun
 from small import small_config, smaller
 from trained import assert_same_bits, descendants, is_alive
 
 from lengthgen import pipeline
+from lengthgen.runs.status import Status
 from lengthgen.sweep import local
 from lengthgen.sweep.grid import points
+from lengthgen.sweep.local import Slot
+from lengthgen.sweep.states import PointState
 
 LONG = "train.tokens=38400"  # 300 steps, so that a signal comes in the middle
 PART = """
@@ -124,6 +128,23 @@ def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(tmp_path: P
     assert "resuming after step" in Path(column(last, "run")[0], "console.txt").read_text()
     alone = small_config("scheme=rope", "seed=1", LONG, f"runtime.root={tmp_path}/alone")
     assert_same_bits(Path(column(last, "run")[0]), pipeline.train(alone))
+
+
+@pytest.mark.slow
+def test_a_point_that_another_sweep_settles_meanwhile_is_not_trained_again() -> None:
+    first, second = points(smaller("seed=1,2"), config_dir=None, plugins=[])
+    diverged, said = PointState("diverged", "the loss is nan"), list[str]()
+
+    def meanwhile(line: str) -> None:
+        said.append(line)
+        if line == "seed=1: running":
+            begun(second, Status(*diverged))
+
+    ended = local.run([first, second], [Slot(1, ())], gpus=None, say=meanwhile)
+    assert ended == {first.run_id: PointState("done"), second.run_id: diverged}
+    assert said == [f"seed=1: {end}" for end in ("running", "done")] + [
+        "seed=2: diverged: the loss is nan"
+    ]
 
 
 @pytest.mark.slow
