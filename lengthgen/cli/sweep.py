@@ -1,5 +1,6 @@
 """lengthgen sweep: plan a grid, then run what is left of it, here or on Slurm."""
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -91,6 +92,8 @@ def _search(
     if failed:
         print_states([t.point for t in failed], {t.point.run_id: t.state for t in failed})
         sys.exit(1)
+    if trials[0].loss == math.inf:
+        raise UserError("--search: no point has a finite loss at T; give lower values of train.lr")
     warn_once(f"least loss: {trials[0].point.title}")
 
 
@@ -127,7 +130,7 @@ def run(
     if not todo or (slurm is not None and dry_run):
         return before
     available = local.gpus_for(todo) if slurm is None else []
-    _prepare(todo)
+    _prepare(todo, here=slurm is None)
     if slurm is not None:
         root = points[0].config.runtime.root
         with alone(root, say=warn_once):  # another sweep may have submitted some by now
@@ -142,8 +145,11 @@ def run(
     return before
 
 
-def _prepare(points: Sequence["Point"]) -> None:
-    """Builds every corpus once, and checks what needs its tokens, before any run."""
+def _prepare(points: Sequence["Point"], *, here: bool) -> None:
+    """Builds every corpus once, and checks what needs its tokens, before any run.
+
+    Runs that are to be `here` need their device, which a login node may lack.
+    """
     from lengthgen import pipeline
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import ALONE
@@ -153,7 +159,8 @@ def _prepare(points: Sequence["Point"]) -> None:
     with Progress(is_main=True) as show:
         for point in points:
             try:
-                devices.device_of(point.config.runtime, ALONE)  # refuses one that is not here
+                if here:
+                    devices.device_of(point.config.runtime, ALONE)
                 pipeline.prepare(point.config, loaded, say=show.say)
             except UserError as error:
                 raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None

@@ -67,11 +67,18 @@ def search(
 
 
 def _distribution(axis: Axis) -> "BaseDistribution":
-    """Returns Optuna's distribution of an axis; that of whole numbers if its bounds are."""
+    """Returns Optuna's distribution of an axis; that of whole numbers if its bounds are.
+
+    Raises UserError for bounds that it cannot have.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if axis.values:
         return CategoricalDistribution(axis.values)
     bounds: dict[str, Any] = {"low": axis.low, "high": axis.high, "log": axis.log}
     is_whole = isinstance(axis.low, int) and isinstance(axis.high, int)
-    return IntDistribution(**bounds) if is_whole else FloatDistribution(**bounds)
+    try:
+        return IntDistribution(**bounds) if is_whole else FloatDistribution(**bounds)
+    except ValueError as error:
+        remedy = "give interval(a,b) with a below b, and above 0 in tag(log,...)"
+        raise UserError(f"{axis.key}: {str(error).rstrip('.')}; {remedy}") from None

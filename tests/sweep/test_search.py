@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from commands import Shell
 from repository import PYTHONPATH
+from slurm_cluster import begun
 from small import MEASURED_AT_T, smaller
 
 from lengthgen.config import compose
-from lengthgen.sweep import tuning
+from lengthgen.runs.status import Status
+from lengthgen.sweep import grid, tuning
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.search import search
 from lengthgen.sweep.states import PointState
@@ -67,6 +69,15 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
     assert more[0].loss == min(trial.loss for trial in more) < 0.2
     chosen = [_heads(point) for point in longer.given[10:]]  # behind the random ones
     assert chosen.count(4) > chosen.count(2)
+
+
+def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> None:
+    words = smaller(f"runtime.root={Path.cwd()}/runs", usual=MEASURED_AT_T)
+    rates = ["train.lr=1,2", *tuning.on_tuning_split(words)]
+    for point in grid.points(rates, config_dir=None, plugins=[]):
+        begun(point, Status("diverged", reason="the loss is nan"))
+    ran = shell.run("sweep", *words, "train.lr=1,2", "--search", "2")
+    assert ran.error.startswith("--search: no point has a finite loss at T; give lower values of")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from commands import Shell, here
 from parts import SLOPE
 from slurm_cluster import begun, swept
-from small import refusal, smaller
+from small import SMALL, refusal, smaller
 
 from lengthgen.errors import Stopped
 from lengthgen.runs import signals
@@ -115,6 +115,17 @@ def test_a_job_that_was_cancelled_while_it_waited_names_no_log(stub: Stub, point
     record(point)
     gone = PointState("failed", "job 7 was cancelled or removed before it started")
     assert state_of(point) == gone
+
+
+def test_gpus_of_the_nodes_are_not_asked_of_the_machine_that_submits(
+    stub: Stub, shell: Shell, cache: Path
+) -> None:
+    usual = [word for word in SMALL if not word.startswith("runtime.device")]
+    stub("sbatch", "echo Submitted batch job 7")
+    stub("squeue", "echo '7_0|PENDING|None'; echo '7_1|PENDING|None'")
+    words = smaller(f"runtime.cache={cache}", "seed=1,2", usual=usual)
+    ran = shell.run("sweep", *words, "--slurm", "time=5,gpus=1")
+    assert (ran.code, ran.out.count("queued")) == (0, 2), ran.err
 
 
 @pytest.mark.slow

@@ -154,6 +154,8 @@ REFUSED = {
     "sweep --slurm time=5,mem=4G": "as an integer (in GB, such as mem=4)",
     "sweep --slurm time=5,gpu=2": "--slurm: gpu: unknown key; did you mean gpus?",
     "sweep --slurm time=5,cpus=0": "--slurm: cpus: '0' should be greater than 0",
+    "sweep train.lr=interval(2,1) --search 2": "train.lr: `low <= high` must hold, but got (low=2",
+    "sweep 'train.lr=tag(log,interval(0,1))' --search 2": "give interval(a,b) with a below b, and",
     "sweep --search 2": "--search: no key has several values; give",
     "sweep seed=1,2 --search 2 --slurm time=5": "--search: each point depends on",
     "sweep seed=1,2 eval.max_context=8 --search 2": "eval.max_context=8: a choice by the loss at T",
