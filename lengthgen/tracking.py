@@ -20,6 +20,7 @@ from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError
 from lengthgen.files import read_rows
 from lengthgen.runs import directory, status
+from lengthgen.terminal import from_here
 
 if TYPE_CHECKING:
     import wandb
@@ -118,8 +119,8 @@ class Tracker:
                 with suppress(TimeoutError):  # it is among the warnings too
                     self._run.finish(exit_code=0 if kind is None else 1)
                 if self._run.settings.mode == "online" and self._warnings:
-                    first, folder = _shortened(self._warnings[0]), self._run.settings.sync_dir
-                    self._say(f"W&B: {first}; to upload the rest: wandb sync {folder}")
+                    first, run = _shortened(self._warnings[0]), from_here(self._run_dir)
+                    self._say(f"W&B: {first}; to send the rest: lengthgen track push {run}")
         with self._attempt():
             wandb.teardown()
         # wandb replaces the first two when it starts and never puts them back.

@@ -217,6 +217,14 @@ def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.M
     run_dir = only(tmp_path / "runs")
     assert stored_offline(run_dir) == [row["train/step"] for row in recorded(run_dir)]
     assert len(stored_offline(run_dir)) == 80
+    with WandbBackend() as backend:  # docs/wandb.md
+        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
+        sync = [sys.executable, "-m", "wandb", "sync", f"{run_dir}/wandb/latest-run"]
+        subprocess.run(sync, check=True, capture_output=True)
+        monkeypatch.setenv("WANDB_MODE", "online")
+        push(tmp_path / "runs")
+    (run,) = backend.runs.values()
+    assert [row["train/step"] for row in train_rows(run)] == stored_offline(run_dir)
 
 
 @pytest.mark.parametrize(
@@ -242,14 +250,20 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
     assert bool(kept) == ("offline" in fragment)
 
 
-@pytest.mark.parametrize("faults", [{"status": 500}, {"stream_status": 500}])
+@pytest.mark.parametrize(
+    ("faults", "remedy"),
+    [
+        ({"status": 500}, "wandb sync /"),
+        ({"stream_status": 500}, "lengthgen track push runs/rope-"),
+    ],
+)
 def test_a_backend_that_fails_ends_no_run(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int]
+    trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int], remedy: str
 ) -> None:
     monkeypatch.setattr(tracking, "SECONDS", 4.0)
     with WandbBackend(**faults) as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        assert "wandb sync" in push(trained)[-1]
+        assert remedy in push(trained)[-1]
 
 
 @pytest.mark.parametrize(
