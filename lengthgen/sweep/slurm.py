@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError
-from lengthgen.files import replace_file, writing
+from lengthgen.files import Unreadable, replace_file, writing
 from lengthgen.runs import signals, status
 
 if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
@@ -100,14 +100,17 @@ class SlurmJob(Section):
 def job_of(run_dir: Path) -> SlurmJob | None:
     """Returns the job that owns a run directory, if one does or did.
 
-    Raises UserError for a damaged record: a job may run that a second one would disturb.
+    Raises UserError for a record that is damaged or cannot be read: a job may run that a second one
+    would disturb.
     """
     path = run_dir / "slurm.json"
     try:
         return SlurmJob.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError):
+    except OSError as error:
+        raise Unreadable(path, error) from None
+    except ValueError:
         why = "not the record of a Slurm job; restore it, or remove it if no job trains this run"
         raise UserError(f"{path}: {why}") from None
 

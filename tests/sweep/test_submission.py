@@ -99,6 +99,16 @@ def test_a_damaged_record_of_a_job_is_one_line(stub: Stub, point: Point, text: s
     assert said.startswith(f"{point.run_dir}/slurm.json: not the record of a Slurm job; restore it")
 
 
+def test_a_folder_of_runs_that_is_a_file_is_no_record_of_a_job(
+    shell: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    said = shell.error_of("sweep", *smaller("seed=1,2", f"runtime.root={tmp_path}/file"))
+    assert said.endswith(
+        "cannot be read (Not a directory); fix its permissions or its disk, then rerun"
+    )
+
+
 def test_a_job_that_ended_without_a_report_hides_behind_no_older_one(
     stub: Stub, point: Point
 ) -> None:
