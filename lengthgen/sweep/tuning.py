@@ -46,7 +46,8 @@ def points(
     for key in varied:
         if key not in AXES:
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
-    if not set(RATES) & set(varied):
+    names = {point.config.scheme.name for point in every}
+    if not set(RATES) & set(varied) and not names <= _tuned(out).keys():
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
     # Without those whose ratio is the rate of no parameters.
     distinct = {(p.config.scheme.name, *_rates(p), p.config.seed): p for p in reversed(every)}
@@ -78,7 +79,7 @@ def write(points: Sequence[Point], out: Path, *, say: Callable[[str], None]) -> 
     Rates of other schemes in tuned.yaml stay, and so do the losses of earlier grids. Raises
     UserError, after that, for schemes of which every rate diverged.
     """
-    chosen, diverged = compose.read(out / FILE) if (out / FILE).exists() else {}, list[str]()
+    chosen, diverged = _tuned(out), list[str]()
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         own, before = [p for p in points if p.config.scheme.name == name], chosen.get(name, {})
         about = _about(own)
@@ -97,6 +98,11 @@ def write(points: Sequence[Point], out: Path, *, say: Callable[[str], None]) -> 
         names = ",".join(diverged)
         raise UserError(f"scheme={names}: every rate of the grid diverged; give lower ones")
     return [out / "table.md", out / FILE]
+
+
+def _tuned(out: Path) -> dict[str, Any]:
+    """Returns what was chosen before, by scheme."""
+    return compose.read(out / FILE) if (out / FILE).exists() else {}
 
 
 def _about(points: Sequence[Point]) -> dict[str, Any]:
