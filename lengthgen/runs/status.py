@@ -49,8 +49,9 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         while not locked(file):
             if time.monotonic() > until:
                 status = _read(run_dir, run=run_dir.name)
-                is_known = status is not None and status.state == "running"
-                holder = f"process {status.pid} on {status.host}" if is_known else "it"
+                holder = "it"
+                if status is not None and status.state == "running":
+                    holder = f"process {status.pid} on {status.host}"
                 raise UserError(
                     f"{run_dir}: another process is at work on this run ({work}); wait for it, or "
                     f"stop {holder}"

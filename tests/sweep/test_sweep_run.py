@@ -133,15 +133,15 @@ def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(tmp_path: P
 @pytest.mark.slow
 def test_a_point_that_another_sweep_settles_meanwhile_is_not_trained_again() -> None:
     first, second = points(smaller("seed=1,2"), config_dir=None, plugins=[])
-    diverged, said = PointState("diverged", "the loss is nan"), list[str]()
+    why, said = "the loss is nan", list[str]()
 
     def meanwhile(line: str) -> None:
         said.append(line)
         if line == "seed=1: running":
-            begun(second, Status(*diverged))
+            begun(second, Status("diverged", reason=why))
 
     ended = local.run([first, second], [Slot(1, ())], gpus=None, say=meanwhile)
-    assert ended == {first.run_id: PointState("done"), second.run_id: diverged}
+    assert ended == {first.run_id: PointState("done"), second.run_id: PointState("diverged", why)}
     assert said == [f"seed=1: {end}" for end in ("running", "done")] + [
         "seed=2: diverged: the loss is nan"
     ]
