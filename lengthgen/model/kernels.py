@@ -307,12 +307,12 @@ def _padded(near_HNK: Tensor, heads: tuple[int, int], sizes: torch.Size) -> Tens
 def _add_near_(s: Tensor, x: Tensor, rows: Tensor) -> None:
     """Adds to entry [i, j] of a block, where j is near, the product of x_i and the row of i - j."""
     n_near = rows.shape[1] - s.shape[1] + 1
-    s[:, :, s.shape[2] - n_near :] += skew(torch.bmm(x, rows.transpose(1, 2)), n_near)
+    s[:, :, s.shape[2] - n_near :] += skew(torch.bmm(x, rows.transpose(1, 2)))
 
 
 def _by_place(w: Tensor, rows: Tensor) -> Tensor:
     """Returns the weights of a block's near keys by place, [BH, Q, W]."""
-    return unskew(w[:, :, w.shape[2] + w.shape[1] - rows.shape[1] - 1 :], rows.shape[1])
+    return unskew(w[:, :, w.shape[2] + w.shape[1] - rows.shape[1] - 1 :])
 
 
 def _add_rows_(d_near_HNK: Tensor, by_place: Tensor, x: Tensor, heads: tuple[int, int]) -> None:

@@ -343,7 +343,7 @@ def products(q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
     else:
         k_BHSK, near_HNK = split_clipped(k_BHSK, table_HNK)
         rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)
-        added = skew((other_BHQK @ rows_HWK.mT).contiguous(), n_near)
+        added = skew(other_BHQK @ rows_HWK.mT)
     s_BHQS = q_BHQK @ k_BHSK.mT
     s_BHQS[..., S - n_near :] += added
     return s_BHQS.to(c.dtype)
@@ -358,4 +358,4 @@ def weighted(w_BHQS: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         return w_BHQS @ v_BHSK + to_distance(w_BHQS, c.values_HNK, c.exact_distance())
     v_BHSK, near_HNK = split_clipped(v_BHSK, c.values_HNK)
     rows_HWK, n_near = pad_table(near_HNK, queries=Q, keys=S)
-    return w_BHQS @ v_BHSK + unskew(w_BHQS[..., S - n_near :], n_near + Q - 1) @ rows_HWK
+    return w_BHQS @ v_BHSK + unskew(w_BHQS[..., S - n_near :]) @ rows_HWK

@@ -42,19 +42,21 @@ def pad_table(near_HNK: Tensor, *, queries: int, keys: int) -> tuple[Tensor, int
     return rows * known[:, None], n_near
 
 
-def skew(by_distance: Tensor, n_near: int) -> Tensor:
+def skew(by_distance: Tensor) -> Tensor:
     """Returns the view [..., Q, M] by key of a contiguous tensor [..., Q, W] by place."""
     queries, width = by_distance.shape[-2:]
-    assert by_distance.is_contiguous(), "a view by key needs a contiguous tensor"
-    strides = (*by_distance.stride()[:-2], width - 1, 1)
-    first = by_distance.storage_offset() + queries - 1
-    return by_distance.as_strided((*by_distance.shape[:-1], n_near), strides, first)
+    if queries == 1:
+        return by_distance
+    # as_strided needs the offset, which cuts a compiled graph in two, where gradients get lost.
+    rows = by_distance.flatten(-2)[..., queries - 1 : -1].unflatten(-1, (queries, width - 1))
+    return rows[..., : width - queries + 1]
 
 
-def unskew(near_keys: Tensor, width: int) -> Tensor:
+def unskew(near_keys: Tensor) -> Tensor:
     """Returns [..., Q, W] by place of a tensor [..., Q, M] by key: zeros elsewhere."""
-    by_distance = near_keys.new_zeros(*near_keys.shape[:-1], width)
-    skew(by_distance, near_keys.shape[-1]).copy_(near_keys)
+    queries, n_near = near_keys.shape[-2:]
+    by_distance = near_keys.new_zeros(*near_keys.shape[:-1], n_near + queries - 1)
+    skew(by_distance).copy_(near_keys)
     return by_distance
 
 

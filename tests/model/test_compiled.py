@@ -8,6 +8,7 @@ import pytest
 import torch
 from small import VOCAB, hidden, small_config
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from trained import ALONE, QUIET, take_steps, weights_of
 
 from lengthgen.data.corpora import TokenizedCorpus
@@ -21,6 +22,7 @@ from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.training.step import fresh_state
 
 CPU = torch.device("cpu")
+GATES = "gated_attention={gate:headwise}"  # by which shaw is computed as on CUDA
 
 
 def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not() -> None:
@@ -41,21 +43,18 @@ def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not()
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch.compile's own, which differ by version
-@pytest.mark.parametrize("scheme", ["rope", "kerple"])
-def test_a_step_is_compiled_as_one_graph(scheme: str) -> None:
+@pytest.mark.parametrize("words", ["rope", "kerple", "shaw", f"shaw +scheme.parts.{GATES}"])
+def test_a_step_is_compiled_as_one_graph_and_has_the_gradients_of_the_eager_one(words: str) -> None:
     torch.compiler.reset()
-    model = create(small_config(f"scheme={scheme}"), vocab_size=VOCAB)
-    graphs = 0
-
-    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        nonlocal graphs
-        graphs += 1
-        return graph.forward
-
-    forward = kernels.compiled(model, backend=count)
-    out = forward(torch.zeros(2, 16, dtype=torch.long), generator=torch.Generator())
-    assert torch.equal(out, model(torch.zeros(2, 16, dtype=torch.long)))
-    assert graphs == 1
+    config = small_config(*f"scheme={words}".split(), "model.n_layers=1")
+    model = create(config, vocab_size=VOCAB)
+    graphs = CompileCounterWithBackend("aot_eager")
+    tokens, found = torch.arange(32).view(2, 16), list[list[Tensor]]()
+    for forward in (kernels.compiled(model, backend=graphs), model):
+        nats = model.token_nll(forward(tokens, generator=torch.Generator()), tokens).sum()
+        found.append([nats, *torch.autograd.grad(nats, list(model.parameters()))])
+    assert graphs.frame_count == 1
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

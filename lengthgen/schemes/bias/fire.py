@@ -110,7 +110,7 @@ class Fire(Part):
         bias_HQW = torch.addcmul(pieces.offset_HN[:, None, at_W], slope_H1W, per_psi_Q1)
         several = (at_W != at_last_W).nonzero().squeeze(-1)
         exact = self.f(self.ratio(d_W[several], largest_Q[:, None], c), c)
-        return skew(bias_HQW.scatter_(-1, several.expand_as(exact), exact), len(c.k_pos))
+        return skew(bias_HQW.scatter_(-1, several.expand_as(exact), exact))
 
     def largest(self, i: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:
         """Returns what the distances of queries are divided by, before psi."""
