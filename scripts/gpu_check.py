@@ -71,7 +71,7 @@ SMALL = [
     *("eval.reference_variants=[]", "runtime.wandb=off"),
 ]
 CHECKPOINTED = "runtime.activation_checkpointing=true"
-COMPILED = ("rope", "t5", "kerple", "fox")  # one of each way through attention
+COMPILED = ("rope", "t5", "kerple", "fox", "shaw")  # one of each way through attention
 SPEEDS = {  # of a model: the schemes, by whether they are compiled
     "tiny": {False: ("rope", "kerple"), True: ("rope", "kerple")},
     "small": {False: ("rope", "kerple"), True: ("rope", "alibi", "t5", "kerple")},
