@@ -45,17 +45,14 @@ def pad_table(near_HNK: Tensor, *, queries: int, keys: int) -> tuple[Tensor, int
 def skew(by_distance: Tensor) -> Tensor:
     """Returns the view [..., Q, M] by key of a contiguous tensor [..., Q, W] by place."""
     queries, width = by_distance.shape[-2:]
-    if queries == 1:
-        return by_distance
     # as_strided needs the offset, which cuts a compiled graph in two, where gradients get lost.
     rows = by_distance.flatten(-2)[..., queries - 1 : -1].unflatten(-1, (queries, width - 1))
-    return rows[..., : width - queries + 1]
+    return rows[..., : width - queries + 1] if queries > 1 else by_distance
 
 
 def unskew(near_keys: Tensor) -> Tensor:
     """Returns [..., Q, W] by place of a tensor [..., Q, M] by key: zeros elsewhere."""
-    queries, n_near = near_keys.shape[-2:]
-    by_distance = near_keys.new_zeros(*near_keys.shape[:-1], n_near + queries - 1)
+    by_distance = near_keys.new_zeros(*near_keys.shape[:-1], sum(near_keys.shape[-2:]) - 1)
     skew(by_distance).copy_(near_keys)
     return by_distance
 
