@@ -120,19 +120,6 @@ def test_a_length_without_a_value_is_a_row_with_the_reason(run: tuple[Config, Pa
     assert all(row["document"] is None and row["n_tokens"] == 0 for row in skipped)
 
 
-def test_variants_score_the_same_weights_and_agree_within_t(run: tuple[Config, Path]) -> None:
-    config, run_dir = run
-    config = with_eval(config, variants=["clamp", "interpolate"])
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    nats = {
-        (row["variant"], row["length"], row["document"]): row["nats"] for row in rows_of(run_dir)
-    }
-    documents = {row["document"] for row in rows_of(run_dir)} - {None}
-    for document in documents:
-        assert nats[None, 16, document] == nats["clamp", 16, document]
-        assert nats["clamp", 64, document] != nats["interpolate", 64, document]
-
-
 def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     losses: set[float | None] = set()

@@ -22,7 +22,6 @@ from lengthgen.evaluation import evaluator, plan, protocols
 from lengthgen.evaluation.protocols import PROTOCOLS
 from lengthgen.evaluation.rows import loss as loss_of
 from lengthgen.evaluation.scored_text import Cell, Plan
-from lengthgen.evaluation.scoring import shared
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 
@@ -285,14 +284,3 @@ def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
         named = protocol.manifest_parts(places)
         if moved:
             assert protocol.manifest_parts(other) != named, field
-
-
-def test_the_longest_span_from_a_place_serves_those_that_begin_there() -> None:
-    every = [s for length in (8, 16, 32, 96) for s in spans("nonoverlap", length)]
-    hosts = shared(every)
-    assert all(
-        hosts[s].document == s.document and hosts[s].start == s.start and hosts[s].end >= s.end
-        for s in every
-    )
-    cost, alone = (sum(s.length for s in kind) for kind in (set(hosts.values()), every))
-    assert (alone, cost) == (4 * 2 * 96, 2 * (96 + 2 * 32 + 3 * 16 + 6 * 8))

@@ -1,7 +1,6 @@
 """Training is a function of its configuration, however it is interrupted or divided."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,10 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 import torch
-from commands import ended, here
+from commands import begin, ended, here, run, train_words
 from small import SMALL, SMALL_TASK, close, small_config, valid
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,17 +41,11 @@ from lengthgen.training.optim import set_rates
 from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 CPU = torch.device("cpu")
-STEPS = 120  # a kill comes before the last one, on a loaded machine too
-LONG = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "runtime.log_every=4"]
+STEPS = 120  # a stop comes before the last one, on a loaded machine too
 
 
 def words(root: Path, cache: Path, *more: str) -> list[str]:
-    return ["train", *SMALL, *LONG, f"runtime.root={root}", f"runtime.cache={cache}", *more]
-
-
-def begin(root: Path, cache: Path, *more: str) -> subprocess.Popen[str]:
-    """Starts `lengthgen train` as a user would."""
-    return commands.begin("-m", "lengthgen", *words(root, cache, *more))
+    return train_words(root, f"runtime.cache={cache}", *more)
 
 
 def run_of(root: Path) -> Path:
@@ -73,49 +65,41 @@ def wait_for_step(step: int, process: subprocess.Popen[str], root: Path) -> None
         time.sleep(0.01)
 
 
-RECURRENT = ("scheme=transformer_xl_recurrent",)  # has a memory that outlives the step
-OF_SPANS = ("model.arch=encoder_decoder", "scheme=t5", "train.length=32")  # two spans in a row
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "overrides"), [(signal.SIGKILL, RECURRENT), (signal.SIGUSR2, OF_SPANS)]
-)
-def test_a_run_that_was_killed_or_stopped_ends_with_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, cache: Path, kind: signal.Signals, overrides: tuple[str, ...]
+def test_a_run_that_was_stopped_ends_with_the_bits_of_an_undisturbed_one(
+    tmp_path: Path, cache: Path
 ) -> None:
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
-    assert here(*words(undisturbed, cache, *overrides)).code == 0
-    process = begin(stopped, cache, *overrides)
+    more = ["model.arch=encoder_decoder", "scheme=t5", "train.length=32"]  # two spans in a row
+    more += [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "runtime.log_every=4"]
+    assert here(*words(undisturbed, cache, *more)).code == 0
+    process = begin("-m", "lengthgen", *words(stopped, cache, *more))
     wait_for_step(24, process, stopped)
-    process.send_signal(kind)
+    process.send_signal(signal.SIGUSR2)
     ran, reached = ended(process), step_reached(stopped)
     assert reached < STEPS
-    if kind == signal.SIGUSR2:
-        assert ran.code == 128 + kind
-        assert "stopped by SIGUSR2 after step" in ran.err
-        assert "Traceback" not in ran.err
-        saved = newest_checkpoint(run_of(stopped)).name.removeprefix("step-")
-        assert reached <= int(saved) < reached + 4
-    ran = here(*words(stopped, cache, *overrides))
+    assert ran.code == 128 + signal.SIGUSR2
+    assert "stopped by SIGUSR2 after step" in ran.err
+    assert "Traceback" not in ran.err
+    saved = newest_checkpoint(run_of(stopped)).name.removeprefix("step-")
+    assert reached <= int(saved) < reached + 4
+    ran = here(*words(stopped, cache, *more))
     assert "resuming after step" in ran.err
     assert_same_bits(run_of(stopped), run_of(undisturbed))
 
 
 @pytest.mark.slow
-def test_two_processes_agree_with_themselves_after_a_kill(tmp_path: Path, cache: Path) -> None:
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    two = (*RECURRENT, "--gpus", "2")
-    assert ended(begin(undisturbed, cache, *two)).code == 0
-    process = begin(killed, cache, *two)
-    wait_for_step(16, process, killed)
-    *_, last = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(last), signal.SIGKILL)
-    ran = ended(process)
-    assert ran.code == 128 + signal.SIGKILL, ran
-    assert step_reached(killed) < STEPS
-    assert ended(begin(killed, cache, *two)).code == 0
-    assert_same_bits(run_of(killed), run_of(undisturbed))
+def test_two_processes_with_a_memory_each_compute_what_was_lost_bit_for_bit(
+    tmp_path: Path, cache: Path
+) -> None:
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    two = ("scheme=transformer_xl_recurrent", "--gpus", "2")
+    assert run("-m", "lengthgen", *words(whole, cache, *two)).code == 0
+    shutil.copytree(whole, again)
+    shutil.rmtree(newest_checkpoint(run_of(again)))
+    ran = run("-m", "lengthgen", *words(again, cache, *two))
+    assert "resuming after step 6" in ran.err
+    assert_same_bits(run_of(again), run_of(whole))
 
 
 def in_process(root: Path, cache: Path, *more: str) -> Path:
