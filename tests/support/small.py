@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.config import compose
+from lengthgen.config import plugins as plugin_files
 from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, ModelDims, from_overrides, from_plain, to_plain
 from lengthgen.errors import UserError
@@ -44,7 +44,6 @@ SMALL_TASK = [
 # What a search and the tuning of rates take: they measure at T alone.
 MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.max_context", "eval.ref"))]
 CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "experiment=")
-PLAIN = r"(seed=|(corpus|eval|model|runtime)\.|train\.(?!tuned))[^$]*"
 VOCAB = 50
 
 
@@ -57,20 +56,20 @@ def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
 def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     """Returns a configuration of a model that trains in a second.
 
-    Hydra composes what is chosen, once; a scheme and plain values are set without it, quickly.
+    Hydra composes what is chosen, once; all else is set without it, quickly.
     """
-    chosen = tuple(w for w in overrides if w.startswith(CHOICES))
-    values = [w for w in overrides if w not in chosen]
-    if plugins or not all(re.fullmatch(PLAIN, word) for word in values):
-        words = [*SMALL, *chosen, *values]
-        return validate(from_overrides(words, config_dir=None, plugins=plugins))
+    chosen = tuple(word for word in overrides if word.startswith(CHOICES))
     base = _composed(*chosen)
-    if not values:
+    words = [word.removeprefix("+") for word in overrides if word not in chosen]
+    if not words and not plugins:
         return base
-    plain = to_plain(base)
-    for key, value in compose.values(values).items():
-        section, _, name = key.rpartition(".")
-        (plain[section] if section else plain)[name] = value
+    plain = to_plain(base) | {"plugins": plugin_files.give(plugins)}
+    for key, value in compose.values(words).items():
+        *sections, name = key.split(".")
+        inner = plain
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
     return validate(from_plain(plain))
 
 
