@@ -1,11 +1,11 @@
 """A configuration round-trips, and its names are digests of what they name."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 from repository import ROOT
+from small import small_config
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides, from_plain, to_plain
@@ -22,9 +22,6 @@ FRESH = "train.init_from=null"  # the runs that an experiment begins with are no
 
 def config_of(*overrides: str) -> Config:
     return from_overrides(overrides, config_dir=None, plugins=[])
-
-
-named = cache(config_of)
 
 
 def required(group: str, choice: str, folder: Path) -> list[str]:
@@ -68,14 +65,14 @@ def test_parts_in_another_order_are_another_run() -> None:
 
 
 SAME_WEIGHTS = [
-    *("eval.lengths=[512]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
+    *("eval.lengths=[16]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
     *("runtime.device=cpu", "runtime.micro_batch=1", "train.checkpoint_every=7"),
     "+scheme.variants.mine={ntk:{factor:2.0}}",
     "train.scheme_lr_ratio=1.0",  # as the scheme's own
 ]
 OTHER_WEIGHTS = [
     *("train.lr=1e-3", "train.precision=bf16", "model=small", "model.init_std=0.1"),
-    *("corpus=stdlib", "corpus.held_out=tuning", "scheme.parts.rope.base=500000"),
+    *("corpus.documents=30", "corpus.held_out=tuning", "scheme.parts.rope.base=500000"),
     *("scheme.layers=[[rope],[]]", "train.scheme_lr_ratio=2.0", "model.norm=rms"),
     *("model.mlp=swiglu", "model.n_kv_heads=2", "model.tied_head=false", "model.mlp=gelu_tanh"),
     *("model.biases=[norm,qkv,attention_out,mlp]", "model.parallel_residual=true"),
@@ -86,14 +83,15 @@ BASE = "train.precision=fp32"
 
 @pytest.mark.parametrize("word", SAME_WEIGHTS)
 def test_what_cannot_change_the_weights_changes_no_name(word: str) -> None:
-    assert named(BASE, word).run_id == named(BASE).run_id
-    assert named(BASE, word).recipe == named(BASE).recipe
+    changed, plain = small_config(word), small_config()
+    assert (changed.run_id, changed.recipe) == (plain.run_id, plain.recipe)
 
 
 @pytest.mark.parametrize("word", OTHER_WEIGHTS)
 def test_what_changes_the_weights_changes_the_names(word: str) -> None:
-    assert named(BASE, word).run_id != named(BASE).run_id
-    assert named(BASE, word).recipe != named(BASE).recipe
+    changed, plain = small_config(word), small_config()
+    assert changed.run_id != plain.run_id
+    assert changed.recipe != plain.recipe
 
 
 def test_seeds_are_runs_of_one_recipe_and_an_evaluation_is_named_by_what_it_measures() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Shell
-from small import SMALL, refusal, small_config
+from small import refusal, small_config
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config
@@ -135,15 +134,15 @@ LATE = {  # beyond 136 tokens, and what is said of it in evaluation
 }
 
 
-def test_a_fault_that_longer_texts_show_is_one_line_too(shell: Shell, tmp_path: Path) -> None:
-    words = ["scheme=nope", "+scheme.parts.mine={}", *SMALL, "eval.max_context=200"]
-    words += ["eval.lengths=[16,200]", "--plugin", "mine.py"]
-    for hook in LATE:
-        (tmp_path / "mine.py").write_text(f"{HEAD}    {hook}\n")
-        said = shell.error_of("train", *words)
-        assert re.search(
-            rf"^scheme\.parts\.mine: {LATE[hook]}.*; .*unsupported_reason states", said
-        )
+@pytest.mark.parametrize("hook", LATE)
+def test_a_fault_that_longer_texts_show_is_one_line_too(
+    tmp_path: Path, cache: Path, hook: str
+) -> None:
+    words = ["eval.max_context=200", "eval.lengths=[16,200]", "train.tokens=128"]
+    words += [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
+    config = config_of(tmp_path / "mine.py", hook, *words)
+    said = refusal(train_and_evaluate, config, ranks=ALONE, show=QUIET)
+    assert re.search(rf"^scheme\.parts\.mine: {LATE[hook]}.*; .*unsupported_reason states", said)
 
 
 def test_a_fault_under_a_variant_is_one_line(tmp_path: Path) -> None:

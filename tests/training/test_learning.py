@@ -9,7 +9,7 @@ from lengthgen.config.compose import choices
 from lengthgen.model.build import create
 from lengthgen.training.optim import optimizers_of, set_rates
 
-SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 16, 60
+SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 30
 
 
 def texts(n: int, *, seed: int) -> Tensor:
@@ -33,7 +33,7 @@ def bigram_loss(fitted: Tensor, scored: Tensor) -> float:
 @pytest.mark.parametrize("scheme", choices("scheme", config_dir=None))
 def test_a_few_dozen_steps_bring_the_loss_below_that_of_a_bigram_model(scheme: str) -> None:
     budget = f"train.batch_tokens={BATCH * LENGTH}", f"train.tokens={STEPS * BATCH * LENGTH}"
-    config = small_config(f"scheme={scheme}", *budget, "train.lr=1e-2")
+    config = small_config(f"scheme={scheme}", *budget, "train.lr=2e-2")
     model = create(config, vocab_size=SYMBOLS).train()
     optimizer = optimizers_of(model, config.train)[0]
 
