@@ -153,17 +153,6 @@ def test_wherever_the_disk_fills_up_training_ends_in_one_line_and_goes_on_afterw
     assert result(root) == result(undisturbed)
 
 
-def test_an_evaluation_without_room_loses_no_row(disk: Disk, undisturbed: Path) -> None:
-    root = shutil.copytree(undisturbed, disk.folder / "runs")
-    before = (one_run(root) / "eval.jsonl").read_bytes()
-    words = ["eval", f"runtime.root={root}", "--protocols", "tail,nonoverlap,per_position,swap"]
-    disk.fill()
-    assert ".jsonl: cannot be written (No space left on device); free disk" in here(*words).error
-    assert (one_run(root) / "eval.jsonl").read_bytes() == before
-    disk.empty()
-    assert here(*words).code == 0
-
-
 def test_a_run_that_diverges_is_marked_so_and_keeps_the_checkpoint_before(tmp_path: Path) -> None:
     words = train_words(tmp_path, "scheme=rope", "train.lr=1e9", "train.checkpoint_every=1")
     said = here(*words).error

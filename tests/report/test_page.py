@@ -72,16 +72,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return written(rows_of(), tmp_path_factory.mktemp("report"))["report.html"].decode()
 
 
-def test_a_folder_of_a_report_gives_its_bytes_again(tmp_path: Path) -> None:
-    first = written(rows_of(), tmp_path / "a")
-    again = written(load.load([tmp_path / "a"]), tmp_path / "b")
-    assert {*first} >= {
-        *("report.html", "table.md", "curves.csv", "curve.svg", "gain.svg"),
-        *("rows.parquet", "manifest.json"),
-    }
-    assert {name for name in first if again[name] != first[name]} == set()
-
-
 def test_a_folder_that_is_reported_again_keeps_its_bytes_its_manifest_too(
     shell: Shell, tmp_path: Path
 ) -> None:
