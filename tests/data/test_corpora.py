@@ -1,12 +1,10 @@
 """Tokenised corpora: exact tokens, the same everywhere, and a cache of which nothing is half."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import filelock
 import numpy as np
 import pytest
 from commands import begin, ended, files_limited_to, here
-from small_corpora import TEXTS, files, load, shipped, synthetic, write
+from small_corpora import TEXTS, files, given, load, shipped, synthetic, write
 
 from lengthgen.config import schema
 from lengthgen.data import corpora
@@ -109,15 +107,6 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"lengthgen.data.{module}.PIECE", PIECE)
 
 
-def given(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """Returns a tokenizer.json with a change, beside the one it is made of."""
-    plain = json.loads(path.read_text())
-    change(plain)
-    changed = path.parent.parent / "given.json"
-    changed.write_text(json.dumps(plain))
-    return changed
-
-
 def test_a_long_document_has_the_same_tokens_in_pieces(
     folder: Path, cache_dir: Path, short_pieces: None
 ) -> None:
@@ -164,8 +153,8 @@ def test_datasets_and_tokenizers_of_the_hub_go_by_their_names_there(
         "a.json": str(tmp_path / "a.json"),
         "o/gpt@v1": "o/gpt@v1",
     }
-    for given, want in read.items():
-        assert shipped("corpus=o/Some-1", f"corpus.tokenizer={given}").tokenizer == want
+    for name, want in read.items():
+        assert shipped("corpus=o/Some-1", f"corpus.tokenizer={name}").tokenizer == want
     short, long = shipped("corpus=o/Some-1"), shipped("corpus=hub", "corpus.repo=o/Some-1")
     assert (short.name, short.source) == ("Some_1", "hub")
     assert short == long

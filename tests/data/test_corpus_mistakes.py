@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import tokenizers
 from small import refusal
-from small_corpora import TEXTS, files, load, read_all, shipped, synthetic, write
+from small_corpora import TEXTS, files, given, load, read_all, shipped, synthetic, write
 
 from lengthgen.data.sources.stdlib import library_files
 from lengthgen.errors import UserError
@@ -135,36 +135,30 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
     folder: Path, cache_dir: Path, change: Any, changes: dict[str, bool], message: str
 ) -> None:
     path = load(files(folder, tokenizer="bytes"), cache_dir).corpus.tokenizer_path
-    plain = json.loads(path.read_text())
-    change(plain)
-    write(cache_dir, {"given.json": json.dumps(plain)})
     with pytest.raises(UserError, match=message):
-        load(files(folder, tokenizer=str(cache_dir / "given.json"), **changes), cache_dir)
+        load(files(folder, tokenizer=str(given(path, change)), **changes), cache_dir)
 
 
 def test_tokens_of_sentencepiece_stand_for_all_bytes_of_a_text_and_the_blank_before_it(
     folder: Path, cache_dir: Path
 ) -> None:
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
-    plain = json.loads(corpus.tokenizer_path.read_text())
-    sentencepiece(plain)
-    write(cache_dir, {"given.json": json.dumps(plain)})
-    given = load(files(folder, tokenizer=str(cache_dir / "given.json")), cache_dir).corpus
-    assert given.bos_id == 1
+    pieces = str(given(corpus.tokenizer_path, sentencepiece))
+    other = load(files(folder, tokenizer=pieces), cache_dir).corpus
+    assert other.bos_id == 1
     for i, n_bytes in enumerate(corpus.train.lengths.tolist()):
-        assert given.token_bytes[given.train.document(i)].sum() == n_bytes + 1
-    assert len({*given.train.tokens.tolist()} & {*range(2, 258)}) > 10  # bytes of what has no piece
+        assert other.token_bytes[other.train.document(i)].sum() == n_bytes + 1
+    assert len({*other.train.tokens.tolist()} & {*range(2, 258)}) > 10  # bytes of what has no piece
 
 
 def test_bytes_are_those_of_a_text_whose_characters_the_tokenizer_composes(
     folder: Path, cache_dir: Path
 ) -> None:
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
-    nfc = json.loads(corpus.tokenizer_path.read_text()) | {"normalizer": {"type": "NFC"}}
-    write(cache_dir, {"given.json": json.dumps(nfc)})
-    given = load(files(folder, tokenizer=str(cache_dir / "given.json")), cache_dir).corpus
-    n_bytes = [[c.meta[s]["bytes"] for s in ("train", "validation")] for c in (corpus, given)]
-    assert n_bytes[1] == [len(split.tokens) for split in (given.train, given.validation)]
+    nfc = given(corpus.tokenizer_path, lambda plain: plain.update(normalizer={"type": "NFC"}))
+    other = load(files(folder, tokenizer=str(nfc)), cache_dir).corpus
+    n_bytes = [[c.meta[s]["bytes"] for s in ("train", "validation")] for c in (corpus, other)]
+    assert n_bytes[1] == [len(split.tokens) for split in (other.train, other.validation)]
     assert sum(n_bytes[0]) - sum(n_bytes[1]) == TEXTS["accents.txt"].count("e\u0301") > 0
 
 

@@ -85,17 +85,6 @@ def test_one_document_has_no_interval(rng: Rng) -> None:
     assert all(map(math.isnan, (found.low, found.high)))
 
 
-def test_a_diverged_seed_leaves_no_interval(rng: Rng) -> None:
-    sums_RD = rng.normal(size=(3, 8))
-    sums_RD[0, 5] = math.inf
-    found = ratio(sums_RD, np.ones(8))
-    assert (found.value, found.seeds[0]) == (math.inf, math.inf)
-    assert all(map(math.isfinite, found.seeds[1:]))
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
-    assert not found.has_sign
-
-
 def test_where_all_seeds_diverged_the_bounds_are_infinite_and_have_a_sign(rng: Rng) -> None:
     diverged = np.full((3, 8), math.inf)
     found = gap(rng.normal(size=(3, 8)), diverged, np.ones(8))

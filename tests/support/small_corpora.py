@@ -1,6 +1,7 @@
 """Small corpora for tests: what they are made of, and what reading them gives."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +81,15 @@ class Loaded(NamedTuple):
 def load(corpus: schema.Corpus, cache_dir: Path) -> Loaded:
     said: list[str] = []
     return Loaded(corpora.load(corpus, cache_dir=cache_dir, say=said.append), said)
+
+
+def given(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Returns a tokenizer.json with a change, in the cache that holds the one it is made of."""
+    plain = json.loads(path.read_text())
+    change(plain)
+    changed = path.parent.parent / "given.json"
+    changed.write_text(json.dumps(plain))
+    return changed
 
 
 def corpus_of(train: Split, validation: Split | None = None, **changes: Any) -> TokenizedCorpus:
