@@ -238,9 +238,8 @@ def test_long_windows_are_written_one_by_one_and_a_kill_loses_one(
     assert log.read_text().splitlines(keepends=True) == whole
 
 
-def test_code_that_was_edited_since_is_named(tmp_path: Path, cache: Path) -> None:
-    config = small_config("scheme=alibi", f"runtime.root={tmp_path}", f"runtime.cache={cache}")
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+def test_code_that_was_edited_since_is_named(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
 
     def said() -> str:
         out = io.StringIO()
@@ -250,8 +249,8 @@ def test_code_that_was_edited_since_is_named(tmp_path: Path, cache: Path) -> Non
 
     assert "has changed" not in said()
     begun = directory.read_provenance(run_dir, run=config.run_id)
-    write_rows(run_dir / "env.json", [begun | {"code": {"alibi": "0" * 12}}])
-    assert "code of scheme.parts.alibi has changed" in " ".join(said().split())
+    write_rows(run_dir / "env.json", [begun | {"code": {"learned_absolute": "0" * 12}}])
+    assert "code of scheme.parts.learned_absolute has changed" in " ".join(said().split())
 
 
 def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache: Path) -> None:
