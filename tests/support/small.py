@@ -56,8 +56,10 @@ def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
 def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     """Returns a configuration of a model that trains in a second.
 
-    Hydra composes what is chosen, once; all else is set without it, quickly.
+    Hydra composes what is chosen, once; other keys are set without it, quickly.
     """
+    if any(word.startswith("train.tuned=") for word in overrides):  # a file of overrides
+        return valid([*SMALL, *overrides])
     chosen = tuple(word for word in overrides if word.startswith(CHOICES))
     base = _composed(*chosen)
     words = [word.removeprefix("+") for word in overrides if word not in chosen]
@@ -66,7 +68,7 @@ def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     plain = to_plain(base) | {"plugins": plugin_files.give(plugins)}
     for key, value in compose.values(words).items():
         *sections, name = key.split(".")
-        inner = plain
+        inner: Any = plain
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[name] = value
