@@ -37,12 +37,18 @@ Points = dict[int, dict[str, Any]]  # numbers and verdict by length
 
 
 def show_results(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> None:
-    """Shows what was evaluated of a run that was trained here, unless a process trains it now."""
+    """Shows what was evaluated of a run that was trained here, unless a process trains it now.
+
+    If it cannot, it says so: the rows are there, and other runs may follow.
+    """
     if (run_dir / "train.jsonl").exists() and not status.is_running(run_dir):
-        with status.run_lock(run_dir, "train"):
-            for view in views(config, run_dir, say=say):
-                with view as opened:
-                    opened.results()
+        try:
+            with status.run_lock(run_dir, "train"):
+                for view in views(config, run_dir, say=say):
+                    with view as opened:
+                        opened.results()
+        except UserError as error:
+            say(f"{from_here(run_dir)} is evaluated, but not shown: {error}")
 
 
 def views(

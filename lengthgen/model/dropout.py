@@ -35,7 +35,10 @@ def seed_dropout(model: nn.Module, *, seed: int, rows_B: Tensor) -> None:
 
 
 def mixed(x: Tensor) -> Tensor:
-    """Returns an int32 that looks random for each one: lowbias32 (Wellons 2018), of new tensors."""
+    """Returns a new int32 that looks random for each one: lowbias32 (Wellons 2018).
+
+    Without its first step, which mixes high bits into low ones.
+    """
     x = x * 0x21F0AAAD
     x ^= (x >> 15) & 0x1FFFF  # a shift keeps the sign
     x *= 0x735A2D97

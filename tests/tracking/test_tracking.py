@@ -301,6 +301,15 @@ def test_tensorboard_has_each_row_by_its_step_and_the_curve_by_its_length(traine
     assert [event.step for event in shown.Scalars("eval/loss")] == [16, 24, 32, 48, 64]
 
 
+def test_an_evaluation_that_cannot_be_shown_stops_no_other(trained: Path) -> None:
+    (only(trained) / "train.jsonl").write_text("damaged\n" * 2)
+    config, lines = directory.load_config(only(trained)), list[str]()
+    runtime = config.runtime.model_copy(update={"tensorboard": True})
+    config = config.model_copy(update={"runtime": runtime})
+    tracking.show_results(config, only(trained), say=lines.append)
+    assert re.search(r" is evaluated, but not shown: .*train.jsonl:1: damaged", *lines)
+
+
 def test_the_panel_of_the_documentation_is_of_columns_of_the_table() -> None:
     text = (ROOT / "docs/wandb-curves.json").read_text()
     named = re.findall(r'"field": "\$\{field:(.*?)\}"', text)
