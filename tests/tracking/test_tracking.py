@@ -307,7 +307,7 @@ def test_an_evaluation_that_cannot_be_shown_stops_no_other(trained: Path) -> Non
     runtime = config.runtime.model_copy(update={"tensorboard": True})
     config = config.model_copy(update={"runtime": runtime})
     tracking.show_results(config, only(trained), say=lines.append)
-    assert re.search(r" is evaluated, but not shown: .*train.jsonl:1: damaged", *lines)
+    assert re.search(r" is evaluated, but not shown: .*train.jsonl:1: damaged", "".join(lines))
 
 
 def test_the_panel_of_the_documentation_is_of_columns_of_the_table() -> None:
