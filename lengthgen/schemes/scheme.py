@@ -39,7 +39,8 @@ class Scheme(nn.Module):
         for name, part in parts.items():
             others = {other: parts[other] for other in parts if other != name}
             if reason := self._conflict(part, others):
-                raise UserError(f"{where}: {name} {reason}; change or drop one")
+                remedy = "leave this variant out" if is_variant else "change or drop one"
+                raise UserError(f"{where}: {name} {reason}; {remedy}")
         if layers is not None and not layers:
             raise UserError("scheme.layers: an empty list names no layer; use null for all parts")
         cycle = [list(parts)] if layers is None else layers
