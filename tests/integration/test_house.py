@@ -10,7 +10,7 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 1292,  # 700; memory, show, rm, data, search, --from, --force, --json, Tab, import; devices
+    "cli": 1292,  # 700; memory, show, rm, data, search, --from, --force, --json, import; devices
     "api": 157,  # 130; an example of each function, plugins
     "sweep": 837,  # 550, was 820; Optuna, odd answers of Slurm, grids extended; two sweeps, bounds
     "pipeline": 235,  # 180, was 220; validation, views, what eval adds, runs changed, --force
