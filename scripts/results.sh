@@ -415,7 +415,7 @@ smollm2() {
   scored 12288 yarn ntk window_sinks
   scored 16384 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
   scored 12288 dynamic_ntk pi window streaming_llm selfextend_2x dual_chunk
-  scored 32768 "" yarn ntk window_sinks
+  scored 32768 "" yarn ntk streaming_llm
   after lengthgen report runtime.root=runs/smollm2 --out results/smollm2
 }
 
