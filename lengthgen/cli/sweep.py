@@ -93,7 +93,7 @@ def _search(
         print_states([t.point for t in failed], {t.point.run_id: t.state for t in failed})
         sys.exit(1)
     if trials[0].loss == math.inf:
-        raise UserError("--search: no point has a finite loss at T; give lower values of train.lr")
+        raise UserError("--search: no point has a finite loss at T; lower train.lr")
     warn_once(f"least loss: {trials[0].point.title}")
 
 

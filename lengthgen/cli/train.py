@@ -94,6 +94,9 @@ def train(
         if gpus is not None:  # --from and --plugin of its processes may name what was moved
             config.run_dir.mkdir(parents=True, exist_ok=True)
             directory.write_config(config, config.run_dir)
+            if base is not None:
+                options = ["--from", str(config.run_dir)]
+                overrides = [word for word in overrides if not word.startswith("~")]  # are done
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments
 

@@ -423,7 +423,7 @@ class Config(Section):
                 if variant not in self.scheme.variants and part in placed:
                     raise UserError(
                         f"eval.variants: {variant} sets {part}, which is in some layers of scheme "
-                        f"{self.scheme.name} only; drop it, or define it under variants in its YAML"
+                        f"{self.scheme.name} only; drop {variant}, or define it in its YAML"
                     )
                 merged[part] = {**merged.get(part, {}), **(arguments or {})}
                 if arguments is None:

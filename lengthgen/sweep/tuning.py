@@ -77,14 +77,17 @@ def write(points: Sequence[Point], out: Path, *, say: Callable[[str], None]) -> 
     """Chooses the rates of points that are evaluated or diverged; writes table and rates into OUT.
 
     Rates of other schemes in tuned.yaml stay, and so do the losses of earlier grids. Raises
-    UserError, after that, for schemes of which every rate diverged.
+    UserError, after that, for schemes of which every rate diverged, or whose only rate would
+    replace those of another training.
     """
-    chosen, diverged = _tuned(out), list[str]()
+    chosen, diverged, single = _tuned(out), list[str](), list[str]()
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         own, before = [p for p in points if p.config.scheme.name == name], chosen.get(name, {})
         about = _about(own)
         is_same = about.items() <= before.items()
-        if choice := _choice(own, before["grid"] if is_same else []):
+        if before and not is_same and not set(RATES) & set(own[0].varied):
+            single.append(name)
+        elif choice := _choice(own, before["grid"] if is_same else []):
             chosen[name] = {**choice, **about, "grid": choice["grid"]}
             if before and not is_same:
                 say(f"scheme={name}: {out / FILE} had rates of another training; they are replaced")
@@ -94,6 +97,12 @@ def write(points: Sequence[Point], out: Path, *, say: Callable[[str], None]) -> 
         text = yaml.safe_dump(chosen, sort_keys=False, default_flow_style=None)
         replace_file(out / "table.md", tables.markdown(tables.rates(chosen)).encode())
         replace_file(out / FILE, (HEADING + text).encode())
+    if single:
+        names = ",".join(single)
+        raise UserError(
+            f"scheme={names}: one value leaves no choice, and {out / FILE} has rates of another "
+            "training; give several values, or another --out"
+        )
     if diverged:
         names = ",".join(diverged)
         raise UserError(f"scheme={names}: every rate of the grid diverged; give lower ones")

@@ -57,10 +57,12 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path) -> None:
 def test_several_processes_train_again_what_its_own_folder_names(tmp_path: Path) -> None:
     (tmp_path / "slope.py").write_text(SLOPE.format(slope=0.5))
     words = [*SMALL, "scheme=nope", "+scheme.parts.slope={}", f"runtime.root={tmp_path}/runs"]
-    assert here("train", *words, "--plugin", f"{tmp_path}/slope.py").code == 0
+    words += ["+scheme.variants.mine={logn: {}}", "--plugin", f"{tmp_path}/slope.py"]
+    assert here("train", *words).code == 0
     (run_dir,) = (tmp_path / "runs").glob("nope*")
     (plugin,) = run_dir.glob("plugins/*.py")
     again = ["--from", str(run_dir), "--plugin", str(plugin), "--force", "--gpus", "2"]
+    again += ["~scheme.variants.mine"]
     ran = commands.run("-m", "lengthgen", "train", *again)
     assert ran.code == 0, ran.err
     assert status.final_weights(run_dir, run=run_dir.name) is not None

@@ -196,6 +196,15 @@ def test_ntk_scaling_is_rope_with_the_published_base(case: dict[str, Any]) -> No
     assert torch.equal(dynamic, scaled(Ntk(T512, factor=None), 512 * s))
 
 
+@pytest.mark.parametrize("case", published("yarn_bounds"))
+def test_yarn_interpolates_between_the_published_pairs(case: dict[str, Any]) -> None:
+    of = dims(case["d_head"], train_length=case["train_length"])
+    part = Yarn(of, factor=None, beta_fast=32, beta_slow=1)
+    for dtype in (torch.float32, torch.float64):
+        omega = powers(case["base"], of.d_head, bare_call(of, 1, dtype=dtype))
+        assert [float(bound) for bound in part.bounds(omega)] == case["want"]
+
+
 @pytest.mark.parametrize("case", published("longrope2_critical_pairs"))
 def test_longrope2_divides_from_the_published_pair_on_by_all_of_s(case: dict[str, Any]) -> None:
     of = dims(case["d_rotated"], train_length=case["train_length"])

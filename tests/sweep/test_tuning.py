@@ -162,6 +162,14 @@ def test_a_grid_is_extended_by_a_second_one_of_the_same_training(
     assert said == ("" if 1e-2 in grid else replaced)
 
 
+def test_one_rate_replaces_no_grid_of_another_training(tmp_path: Path) -> None:
+    losses: Losses = {("rope", lr, None, 1): 3.0 for lr in (1e-2, 4e-3, 1e-3)}
+    before = chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
+    words = ["scheme=rope", "train.lr=1e-3", "train.weight_decay=0.2"]
+    assert "one value leaves no choice" in refusal(chosen, tmp_path, losses, *words)
+    assert compose.read(tmp_path / "tuned.yaml") == before
+
+
 def test_schemes_without_a_rate_leave_those_of_others(tmp_path: Path) -> None:
     losses: Losses = {("nope", lr, None, 1): 3.0 for lr in (1e-3, 2e-3)}
     words = ["scheme=rope,alibi,nope", "train.lr=1e-3,2e-3"]
