@@ -77,7 +77,7 @@ def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> Non
     for point in grid.points(rates, config_dir=None, plugins=[]):
         begun(point, Status("diverged", reason="the loss is nan"))
     ran = shell.run("sweep", *words, "train.lr=1,2", "--search", "2")
-    assert ran.error.startswith("--search: no point has a finite loss at T; give lower values of")
+    assert ran.error.startswith("--search: no point has a finite loss at T; lower train.lr")
 
 
 @pytest.mark.slow
