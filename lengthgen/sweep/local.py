@@ -99,11 +99,11 @@ def run(
         while (waiting or at_work) and not stop.received:
             while waiting and free:
                 point = waiting.pop(0)
-                if pending([point], now := {point.run_id: state_of(point)}):
+                state = state_of(point)  # by now: another sweep may have run it
+                if state.is_pending:
                     at_work.append(_start(point, free.pop(0), gpus=gpus))
-                    change(point, PointState("running"))
-                else:  # by another sweep, since this one began
-                    change(point, now[point.run_id])
+                    state = PointState("running")
+                change(point, state)
             for child in [child for child in at_work if child.process.poll() is not None]:
                 at_work.remove(child)
                 free.append(child.slot)

@@ -19,6 +19,11 @@ class PointState(NamedTuple):
     state: State
     reason: str | None = None
 
+    @property
+    def is_pending(self) -> bool:
+        """True if the point is to be run."""
+        return self.state not in (*SETTLED, *BUSY)
+
 
 def states_of(points: Sequence[Point]) -> dict[str, PointState]:
     """Returns the state of each point, by run id.
@@ -69,7 +74,7 @@ def state_of(point: Point) -> PointState:
 
 def pending(points: Sequence[Point], states: Mapping[str, PointState]) -> list[Point]:
     """Returns the points that are to be run; `states` is by run id."""
-    return [p for p in points if states[p.run_id].state not in (*SETTLED, *BUSY)]
+    return [point for point in points if states[point.run_id].is_pending]
 
 
 def counted(states: Mapping[str, PointState]) -> str:
