@@ -70,10 +70,9 @@ def push(config: Config, run_dir: Path, *, again: bool, say: Callable[[str], Non
     """
     if config.runtime.wandb == "off":
         raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
-    wandb_id = f"{config.run_id}-{secrets.token_hex(2)}" if again else config.run_id
     with (
         status.run_lock(run_dir, "train"),
-        Tracker(config, run_dir, say=say, wandb_id=wandb_id) as tracker,
+        Tracker(config, run_dir, say=say, again=again) as tracker,
     ):
         tracker.results()
         if not tracker.is_open:
@@ -88,15 +87,10 @@ class Tracker:
     """
 
     def __init__(
-        self,
-        config: Config,
-        run_dir: Path,
-        *,
-        say: Callable[[str], None],
-        wandb_id: str | None = None,
+        self, config: Config, run_dir: Path, *, say: Callable[[str], None], again: bool = False
     ) -> None:
         self._config, self._run_dir, self._say = config, run_dir.absolute(), say
-        self._id = wandb_id or config.run_id
+        self._suffix = f"-{secrets.token_hex(2)}" if again else ""
         self._warnings: list[str] = []
         self._run: wandb.Run | None = None
 
@@ -106,7 +100,7 @@ class Tracker:
         # On a full disk every line of wandb's own log would become a traceback on the terminal.
         logging.raiseExceptions = False
         with self._attempt():
-            self._run = self._of_this_training(self._opened())
+            self._run = self._opened()
             if self._run is not None:
                 self._run.define_metric("eval/T_valid")
                 for key in ("train/*", "val/*"):
@@ -172,18 +166,6 @@ class Tracker:
         self._say(f"W&B: {refusal}offline, to upload: wandb sync {run.settings.sync_dir}")
         return run
 
-    def _of_this_training(self, run: "wandb.Run | None") -> "wandb.Run | None":
-        """Returns the W&B run, or one beside it if it shows what was trained here before."""
-        training = directory.read_provenance(self._run_dir, run=self._config.run_id).get("training")
-        if run is not None and dict(run.summary).get("training", training) != training:
-            run.finish()
-            self._id = f"{self._id}-{training}"
-            self._say(f"W&B: {run.id} shows an earlier training; this one is {self._id}")
-            run = self._opened()
-        if run is not None:
-            run.summary["training"] = training
-        return run
-
     def _mode(self, mode: Any) -> str:
         """Sets W&B up for a mode, without one for that of runtime.wandb; returns its own."""
         import wandb
@@ -208,7 +190,8 @@ class Tracker:
         import wandb
 
         self._mode(mode)
-        usual = {"project": "lengthgen", "entity": None, "name": self._id, "tags": None}
+        name = self._config.run_id + self._suffix
+        usual = {"project": "lengthgen", "entity": None, "name": name, "tags": None}
         usual |= {"group": self._config.scheme.name, "job_type": "train", "dir": self._run_dir}
         chosen: dict[str, Any] = {}
         for key, value in usual.items():
@@ -222,7 +205,8 @@ class Tracker:
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
         config = to_plain(self._config) | {key: about.get(key) for key in FACTS}
-        return wandb.init(mode=mode, id=self._id, resume="allow", config=config, **chosen)
+        own_id = _id_of(self._run_dir, self._config) + self._suffix
+        return wandb.init(mode=mode, id=own_id, resume="allow", config=config, **chosen)
 
     def row(self, row: Row) -> None:
         """Shows a row of train.jsonl, unless the W&B run has it."""
@@ -327,12 +311,12 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         needs = 'needs wandb-workspaces; pip install "lengthgen[report]"'
         raise UserError(f"track report {needs}") from None
     runtime = config.runtime
+    ids = [_id_of(run_dir, directory.load_config(run_dir)) for run_dir in run_dirs]
     project = runtime.wandb_project or os.environ.get("WANDB_PROJECT") or "lengthgen"
     try:
         entity = runtime.wandb_entity or os.environ.get("WANDB_ENTITY")
         place = {"entity": entity or wandb.Api().default_entity, "project": project}
-        runs = [run_dir.name for run_dir in run_dirs]
-        shown = blocks.Runset(**place, filters=f"ID in {runs}")
+        shown = blocks.Runset(**place, filters=f"ID in {ids}")
         lines = {"log_x": True, "log_y": True, "x": "eval/T_valid", "y": ["eval/ppl"]}
         chart = blocks.CustomChart.from_table("curves_table", FIELDS, TITLES)
         chart.chart_name = PRESET
@@ -345,6 +329,12 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         raise UserError(f"track report: W&B: {_shortened(str(error))}") from None
     finally:
         wandb.teardown()
+
+
+def _id_of(run_dir: Path, config: Config) -> str:
+    """Returns the id of a run in W&B: its own and that of its training, which --force renews."""
+    about = directory.read_provenance(run_dir, run=config.run_id)
+    return f"{config.run_id}-{about['training']}" if about else config.run_id
 
 
 def _numbers(row: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ PACKAGE = {
     "api": 157,  # 130; an example of each function, plugins
     "sweep": 851,  # 550, was 820; Optuna, odd answers of Slurm, grids extended; two sweeps, bounds
     "pipeline": 235,  # 180, was 220; validation, views, what eval adds, runs changed, --force
-    "tracking": 390,  # 200, was 382; files, report, facts, sweeps, TensorBoard, again; not shown
+    "tracking": 380,  # 200, was 390; files, report, facts, sweeps, TensorBoard, again; not shown
     "report": 1960,  # 1600, was 1954; probes, dark mode, what eval asked, colours, names; notes
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 458,  # 400; rows of validation, Muon, train.steps; checkpoints of all processes
@@ -46,7 +46,7 @@ TESTS = {
     "support": 1178,  # 1180; a W&B, a Slurm, a Hub on this machine, statuses; parts, no Hydra
     "sweep": 1107,  # 790, was 1048; grids extended; ranks, Optuna, Slurm; two sweeps, bounds, rates
     "tasks": 1123,  # brief tables, gaps; mistakes, partial series
-    "tracking": 317,  # files, report, sweeps of W&B, TensorBoard, refusals, again; not shown
+    "tracking": 318,  # files, report, sweeps of W&B, TensorBoard, refusals, again; not shown
     "training": 552,  # was 555; Muon, dropout, a base refused before its run
     "api, conftest, escaping, terminal": 457,  # 470; Markdown, per cent
     "generation": 161,

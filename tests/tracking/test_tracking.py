@@ -86,7 +86,7 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         lines = push(trained)
         (name, run), *others = backend.runs.items()
-        assert (name, others) == (only(trained).name, [])
+        assert (run.variables["displayName"], others) == (only(trained).name, [])
         assert lines == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
         rows = list(run.rows)
         push(trained)
@@ -104,7 +104,7 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
     assert run.summary[f"eval/verdict@{max(curve)}"] in words
     assert run.variables["groupName"] == "rope"
     config = {key: entry["value"] for key, entry in json.loads(run.variables["config"]).items()}
-    known = directory.read_provenance(only(trained), run=name)
+    known = directory.read_provenance(only(trained), run=only(trained).name)
     assert {key: config[key] for key in tracking.FACTS} == {k: known[k] for k in tracking.FACTS}
     assert config["train"]["length"] == 16
     assert b"<html" in run.files["report.html"]
@@ -153,11 +153,12 @@ def test_what_is_trained_again_is_a_w_and_b_run_beside_the_earlier_one(
         before = list(first.rows)
         words = [*WORDS, "train.val_every=4", "runtime.wandb=off", f"runtime.root={trained}"]
         assert here("train", "--force", *words).code == 0
-        lines = push(trained)
         push(trained)
+        push(trained)
+        assert here("track", "report", f"runtime.root={trained}").code == 0
     _, (again, fresh) = backend.runs.items()
-    assert f"W&B: {name} shows an earlier training; this one is {again}" in lines
     assert (first.rows, train_rows(fresh)) == (before, recorded(only(trained)))
+    assert (again in backend.reports[0], name in backend.reports[0]) == (True, False)
 
 
 def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
