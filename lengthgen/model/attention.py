@@ -217,12 +217,11 @@ def _with_tables(c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
 
 def _table(part: Part | None, hook: str, c: AttentionContext, dtype: torch.dtype) -> Tensor | None:
     """Returns what the hook of a part returns. Raises Unfit for another shape."""
-    x = part and getattr(part, hook)(c)
-    if part is None or x is None:
-        return None
     H, K, N = c.shape.n_heads, c.shape.d_head, "1" if hook == "relative_queries" else "N"
+    if part is None or ((x := getattr(part, hook)(c)) is None and N == "1"):
+        return None
     fits = torch.is_tensor(x) and x.dim() == 3 and x.shape[0] in (1, H) and x.shape[2] == K
-    if not fits or (N == "1" and x.shape[1] != 1):
+    if x is None or not fits or (N == "1" and x.shape[1] != 1):
         expected = f"a tensor [H, {N}, K] or [1, {N}, K]; here H = {H}, K = {K}"
         raise Unfit(part, hook, x, expected)
     return x.to(dtype)
@@ -241,7 +240,9 @@ def _seen(c: AttentionContext) -> Tensor:
         seen = seen & ~c.key_padding_BS[:, None, None, c.cols]
     for part in c.hooks.visible:
         visible = part.visible(c)
-        seen = seen if visible is None else seen & visible
+        if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
+            raise Unfit(part, "visible", visible, "a bool tensor [Q, S] or [B, 1, Q, S]")
+        seen = seen & visible
     return seen
 
 

@@ -20,7 +20,7 @@ from lengthgen.schemes.absolute.alignment import Aligned
 
 
 def try_out(model: Transformer, config: Config) -> None:
-    """Computes loss and gradient of two windows of eight tokens under each variant; forgets them.
+    """Computes loss and gradient of windows of eight tokens under each variant; forgets them.
 
     Raises UserError for what a part can tell in a call alone, such as a share that keeps no rotated
     channel, and with part, file and line if a plugin's part raises, returns what does not fit, or
@@ -76,9 +76,10 @@ def _values(config: Config, model: Transformer) -> tuple[float, float]:
 
 
 def _tokens(model: Transformer, n: int) -> torch.Tensor:
-    """Returns two windows of n tokens."""
+    """Returns windows of n tokens, not as many as there are heads: a mix-up does not fit."""
     device, vocab_size = model.embedding.weight.device, model.embedding.num_embeddings
-    return torch.arange(2 * n, device=device).view(2, n) % vocab_size
+    n_windows = 3 if model.shape.n_heads == 2 else 2
+    return torch.arange(n_windows * n, device=device).view(n_windows, n) % vocab_size
 
 
 @torch.no_grad()

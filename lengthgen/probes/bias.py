@@ -73,7 +73,7 @@ def added(inputs: ProbeInputs, tokens_BT: Tensor) -> dict[tuple[str, int], Tenso
             by_kind["relative_keys", c.layer] = of_row_HN[:, row_N].cpu().double()
         return Rotated(q_BHQK, k_BHSK)
 
-    def bias(c: AttentionContext) -> None:
+    def bias(c: AttentionContext) -> Tensor:
         if c.rows.stop == c.length:
             hooks = c.hooks._replace(bias=c.hooks.bias[:-1])  # without this one
             last = slice(c.length - 1, c.length)
@@ -81,6 +81,7 @@ def added(inputs: ProbeInputs, tokens_BT: Tensor) -> dict[tuple[str, int], Tenso
             if total is not None:
                 of_each = total.expand(len(c.tokens_BT), shape.n_heads, 1, c.length)
                 by_kind["bias", c.layer] = of_each.mean(0)[:, 0].flip(-1).cpu().double()
+        return torch.zeros_like(c.distance())
 
     with attached(inputs.model, qk=qk, bias=bias):
         inputs.states(tokens_BT)

@@ -112,13 +112,13 @@ class AttentionContext:
         Q, S, H = self.q_pos.shape[-1], self.k_pos.shape[-1], self.shape.n_heads
         biases: list[Tensor] = []  # list[Tensor]() would end a graph of torch.compile
         for part in self.hooks.bias:
-            if (bias := part.bias(self)) is not None:
-                shapes = (Q, S), (1, Q, S), (H, Q, S)
-                if getattr(bias, "dtype", None) != self.dtype or bias.shape[-3:] not in shapes:
-                    expected = "a tensor [Q, S], [H, Q, S] or [B, H, Q, S] in c.distance()'s dtype"
-                    sizes = f"{self.dtype}; here H = {H}, Q = {Q}, S = {S}"
-                    raise Unfit(part, "bias", bias, f"{expected}, {sizes}")
-                biases.append(bias)
+            bias, shapes = part.bias(self), ((Q, S), (1, Q, S), (H, Q, S))
+            is_tensor = isinstance(bias, Tensor)
+            if not is_tensor or bias.dtype != self.dtype or bias.shape[-3:] not in shapes:
+                expected = "a tensor [Q, S], [H, Q, S] or [B, H, Q, S] in c.distance()'s dtype"
+                sizes = f"{self.dtype}; here H = {H}, Q = {Q}, S = {S}"
+                raise Unfit(part, "bias", bias, f"{expected}, {sizes}")
+            biases.append(bias)
         return reduce(torch.add, biases) if biases else None
 
     def biased(self, s_BHQS: Tensor) -> Tensor:

@@ -52,6 +52,10 @@ FAULTS = {
         r"\[H, Q, S\] or \[B, H, Q, S\] in .* here H = 4, Q = 8, S = 8 \(.*mine\.py, line 23\)$"
     ),
     "def bias(self, c): return c.distance().expand(3, -1, -1)": r"float32 \[3, 8, 8\]; return a",
+    "def bias(self, c): c.distance()": r"Mine\.bias returns None; return a tensor \[Q, S\], ",
+    "def visible(self, c): c.distance() < 4": r"Mine\.visible returns None; return a bool tensor ",
+    "def visible(self, c): return (c.distance() < 4).int()": r"ble returns torch.int32 \[8, 8\]",
+    "def relative_keys(self, c): torch.ones(4, 3, 8)": r"Mine\.relative_keys returns None; return ",
     "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray; return a",
     "def bias(self, c): return -c.exact_distance()": (
         r"returns torch.int64 \[8, 8\]; .* in c\.distance\(\)'s dtype, torch\.float32; here"
@@ -104,6 +108,13 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str) -> None:
     config = config_of(tmp_path / "mine.py", body, *words)
     said = refusal(try_out, create(config, vocab_size=12), config)
     assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[body]}", said)
+
+
+def test_texts_are_not_taken_for_as_many_heads(tmp_path: Path) -> None:
+    body = "def weights(self, s, c): return s.softmax(-1).mean(1)"  # [B, Q, S]
+    config = config_of(tmp_path / "mine.py", body, "model.n_heads=2")
+    said = refusal(try_out, create(config, vocab_size=12), config)
+    assert said.startswith("scheme.parts.mine: does not fit the model: ")
 
 
 @pytest.mark.parametrize("length", [4, 16])
