@@ -51,9 +51,10 @@ def contributed(name: str) -> list[Any]:
 def registered(
     modules: Iterable[ModuleType], base: type[T], plugins: Sequence[str]
 ) -> dict[str, type[T]]:
-    """Returns the public, concrete subclasses that modules and plugins define, by name.
+    """Returns the public subclasses that modules and plugins define, by name.
 
-    Raises UserError for a plugin that fails, and for two subclasses of one name.
+    Those of modules are concrete; `construct` names the method that one of a plugin lacks. Raises
+    UserError for a plugin that fails, and for two subclasses of one name.
     """
     by_name: dict[str, type[T]] = {}
     for module in [*modules, *map(plugin_files.module, plugins)]:
@@ -61,7 +62,8 @@ def registered(
             is_own = isinstance(kind, type) and kind.__module__ == module.__name__
             if not is_own or not issubclass(kind, base) or kind is base:
                 continue
-            if inspect.isabstract(kind) or name.startswith("_"):
+            is_plugin = module.__name__.startswith(plugin_files.MODULE_PREFIX)
+            if name.startswith("_") or (inspect.isabstract(kind) and not is_plugin):
                 continue
             known = by_name.setdefault(snake_case(name), kind)
             if known is not kind:
@@ -72,16 +74,16 @@ def registered(
     return by_name
 
 
-def construct(kind: type[T], given: Mapping[str, Any], *first: Any, where: str) -> T:
+def construct(kind: type[T], given: Mapping[str, Any], *, where: str, **first: Any) -> T:
     """Calls a class with its first arguments and the keyword-only ones given at the key `where`.
 
     Raises UserError for arguments that do not fit its signature, a value that it refuses with
     ValueError, and any other error of its constructor, with file and line.
     """
-    arguments = sections.arguments(kind, given, where=where)
+    arguments = sections.arguments(kind, given, *first, where=where)
     with errors_of(kind, where=where):
         try:
-            return kind(*first, **arguments)
+            return kind(*first.values(), **arguments)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
 

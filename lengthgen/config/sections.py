@@ -33,15 +33,22 @@ def number(value: object) -> object:
 
 
 @cache
-def schema_of(kind: type[Any]) -> type[Section]:
-    """Returns the schema of a class's keyword-only arguments; **others are those of its base."""
-    parameters = inspect.signature(kind.__init__).parameters.values()
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    if len(positional) > 2:  # self, and the shape of a part
-        what = f"{kind.__name__}.__init__: put * before {positional[2]}"
-        raise UserError(f"{what}: arguments are keyword-only ({inspect.getfile(kind)})")
+def schema_of(kind: type[Any], *first: str) -> type[Section]:
+    """Returns the schema of a class's keyword-only arguments; **others are those of its base.
+
+    Raises UserError unless those that are given first are all that is positional.
+    """
+    _, *parameters = inspect.signature(kind.__init__).parameters.values()
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    taken = [p for p in positional[: len(first)] if p.default is p.empty]
+    takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if not len(taken) == len(positional) == len(first) and not takes_all:
+        own = [p.name for p in parameters if p not in taken and p.kind is not p.VAR_KEYWORD]
+        what = ", ".join(["self", *first, *(["*", *own] if own else [])])
+        why = f"{kind.__name__}.__init__: write ({what}): arguments are keyword-only"
+        raise UserError(f"{why} ({inspect.getfile(kind)})")
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)
-    above = schema_of(kind.__bases__[0]) if passes_on else Section
+    above = schema_of(kind.__bases__[0], *first) if passes_on else Section
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
         fields: dict[str, Any] = {
@@ -58,12 +65,12 @@ def schema_of(kind: type[Any]) -> type[Section]:
     return schema
 
 
-def arguments(kind: type[Any], given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+def arguments(kind: type[Any], given: Mapping[str, Any], *first: str, where: str) -> dict[str, Any]:
     """Returns the arguments of a class in the types of its signature, with its defaults.
 
     Raises UserError as `validate` does.
     """
-    return dict(iter(validate(schema_of(kind), dict(given), where=f"{where}.")))
+    return dict(iter(validate(schema_of(kind, *first), dict(given), where=f"{where}.")))
 
 
 def validate(kind: type[T], plain: Mapping[str, Any], *, where: str = "") -> T:

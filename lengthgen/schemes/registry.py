@@ -40,7 +40,7 @@ def build(
     built: dict[str, Part] = {}
     for name, arguments in typed(parts, plugins=plugins, where=where).items():
         key = f"{where}.{name}"
-        part = built[name] = construct(kind := known[name], arguments, shape, where=key)
+        part = built[name] = construct(kind := known[name], arguments, where=key, shape=shape)
         if "shape" not in vars(part):
             error = TypeError("__init__ does not call super().__init__(shape)")
             raise UserError(f"{key}: {kind.__name__} raised {described(error, kind)}")
@@ -76,5 +76,5 @@ def typed(
             every = f"known: {', '.join(sorted(known))}"
             own = "" if plugins else " (a part of one's own needs --plugin)"
             raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}{own}")
-        held[name] = typed_arguments(known[name], arguments, where=key)
+        held[name] = typed_arguments(known[name], arguments, "shape", where=key)
     return held

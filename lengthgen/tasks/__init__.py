@@ -33,7 +33,8 @@ def build(
     known = registry()
     known = known if kind in known else registry(plugins)
     if kind not in known:
-        raise UserError(f"{where}.kind: no task {kind!r}; {suggestion(kind, known)}")
+        own = "" if plugins else " (a task of one's own needs --plugin)"
+        raise UserError(f"{where}.kind: no task {kind!r}; {suggestion(kind, known)}{own}")
     return classes.construct(known[kind], arguments, where=f"{where}.arguments")
 
 

@@ -234,7 +234,7 @@ def configured(root: Path, *words: str, text: str = FILE) -> Config:
     small = [word for word in SMALL if not word.startswith("corpus")]
     small += [f"runtime.root={root}/runs", "corpus.documents=8", "corpus.numbers=60"]
     asked = ["scheme=alibi", "corpus=counting", *smaller(*words, usual=small)]
-    plugins = [root / "counting.py"]
+    plugins = [root / "counting.py"] if text else []
     return validate(from_overrides(asked, config_dir=root / "conf", plugins=plugins))
 
 
@@ -259,6 +259,8 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
     [
         (FILE.replace("self.n_documents,", "raise ValueError('0')  #"), [], "corpus: 0"),
         (FILE, ["corpus.documents=a"], "corpus.documents: 'a' should be a valid integer"),
+        (FILE.replace("self, *, d", "self, d"), [], r"write \(self, \*, documents, numbers\): arg"),
+        ("", [], r"no source 'counting'; .* \(a source of one's own needs --plugin\)"),
         (FILE, ["corpus.source=count"], "corpus.source: no source 'count'; did you mean counting?"),
     ],
 )

@@ -161,7 +161,17 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
         r"Mine\.__init__: Field 'model_dump' conflicts"
     ),
     "class Mine(Part):\n    def __init__(self, shape, n: int): ...\n": (
-        r"Mine\.__init__: put \* before n: arguments are keyword-only \(.*mine\.py\)$"
+        r"Mine\.__init__: write \(self, shape, \*, n\): arguments are keyword-only \(.*mine\.py\)$"
+    ),
+    "class Mine(Part):\n    def __init__(self, rate=1.0): ...\n": (
+        r"Mine\.__init__: write \(self, shape, \*, rate\): arguments"
+    ),
+    "class Mine(Part):\n    def __init__(self, *, rate=1.0): ...\n": (
+        r"Mine\.__init__: write \(self, shape, \*, rate\): arguments"
+    ),
+    "class Mine(Part):\n    def __init__(self): ...\n": r"__init__: write \(self, shape\): arg",
+    "class Mine(DistanceBias):\n    def bias_art(self, d_N, c): ...\n": (
+        r"parts\.mine: Mine raised TypeError: .* abstract .*bias_at.*mine\.py, line 4\)$"
     ),
     "class Mine(Part):\n    def bais(self, c): ...\n": (
         r"parts\.mine: its class Mine overrides no hook.* bias,"
@@ -175,7 +185,7 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
 
 @pytest.mark.parametrize("text", PLUGINS)
 def test_a_file_with_a_part_that_cannot_be_used_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import torch\nfrom lengthgen.schemes import Part\n\n" + text)
+    (tmp_path / "mine.py").write_text(f"import torch\nfrom lengthgen.schemes import *\n\n{text}")
     parts = ", ".join(f"{name.lower()}: {{}}" for name in re.findall(r"class (\w+)", text))
     words = "scheme=nope", f"+scheme.parts={{{parts}}}"
     assert re.search(PLUGINS[text], refusal(small_config, *words, plugins=[tmp_path / "mine.py"]))

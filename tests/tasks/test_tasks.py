@@ -473,11 +473,17 @@ def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
         (FILE.replace('ascii_lowercase + "="', "ascii_lowercase"), "alphabet lacks '=' of '"),
         (FILE.replace("return Example", "{}[0]; return Example"), r"raised KeyError: 0 \(.*, line"),
         (FILE.replace('f"{text}="', '""'), "interleave has an empty prompt"),
+        (FILE.replace("def example", "def exmple"), "raised TypeError: .* abstract .*example"),
+        (
+            FILE.replace("self, *, l", "self, l"),
+            r"__init__: write \(self, \*, letters\): arguments",
+        ),
+        ("", r"task\.kind: no task 'interleave'; .* \(a task of one's own needs --plugin\)"),
         (FILE.replace('+ "="', '+ "=\u03b1"'), "\u03b1' is not ASCII"),
     ],
 )
 def test_a_mistake_in_a_task_of_the_user_is_one_line(tmp_path: Path, rule: str, said: str) -> None:
     write(tmp_path, {"interleave.py": rule, "conf/task/interleave.yaml": YAML})
-    conf, plugins = tmp_path / "conf", [tmp_path / "interleave.py"]
+    conf, plugins = tmp_path / "conf", [tmp_path / "interleave.py"] if rule else []
     with pytest.raises(UserError, match=said):
         validate(from_overrides(["task=interleave"], config_dir=conf, plugins=plugins))

@@ -70,7 +70,8 @@ def kind_of(corpus: schema.Corpus) -> type[Source]:
     """Returns the class of a corpus's source. Raises UserError for a name that is none."""
     known = registry(corpus.plugins)
     if corpus.source not in known:
-        remedy = suggestion(corpus.source, known)
+        own = "" if corpus.plugins else " (a source of one's own needs --plugin)"
+        remedy = suggestion(corpus.source, known) + own
         raise UserError(f"corpus.source: no source {corpus.source!r}; {remedy}")
     return known[corpus.source]
 
