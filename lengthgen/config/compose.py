@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -344,8 +344,8 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
 
 def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(_as_override(item) for item in cast('list[object]', value))}]"
+    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
+        return f"[{','.join(_as_override(item) for item in cast('Iterable[object]', value))}]"
     if isinstance(value, str | Path) and not PLAIN.fullmatch(str(value)):
         from hydra.core.override_parser.types import Quote, QuotedString
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,8 +68,9 @@ def test_values_are_parsed_without_composing_and_nested_values_become_overrides(
     words = ["eval.lengths=[512,1024]", "runtime.root='a b'", "runtime.cache=null"]
     parsed = {"eval.lengths": [512, 1024], "runtime.root": "a b", "runtime.cache": None}
     assert compose.values(words) == parsed
-    nested = {"eval": {"lengths": [512, 1024]}, "runtime": {"root": "a b", "cache": None}}
-    assert compose.values(compose.overrides_of(nested)) == parsed
+    for lengths in ([512, 1024], range(512, 1025, 512), np.array([512, 1024])):
+        nested = {"eval": {"lengths": lengths}, "runtime": {"root": "a b", "cache": None}}
+        assert compose.values(compose.overrides_of(nested)) == parsed
 
 
 @pytest.mark.parametrize("text", ["2024", "1e3", "null", "True", "inf", "a,b", "", "a b", "x/y.z"])
