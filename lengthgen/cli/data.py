@@ -37,7 +37,7 @@ def show_corpus(
     """Prepare a corpus, and show how many documents are how long."""
     from lengthgen.config import schema
 
-    words = [f"corpus={corpus.removeprefix('corpus=')}", *(overrides or [])]
+    words = [corpus if "=" in corpus else f"corpus={corpus}", *(overrides or [])]
     config = schema.from_overrides(words, config_dir=config_dir, plugins=plugin or [])
     from lengthgen.data import corpora, sources
     from lengthgen.terminal import Progress, from_here

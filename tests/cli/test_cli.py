@@ -104,6 +104,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("list", "list: what? schemes, variants, models, "),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
+        ("data corpus.path=x", "corpus.path: the chosen corpus has no such key, but corpus=files"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
         ("rm some-run", "some-run: no such run in runs; "),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
