@@ -26,6 +26,7 @@ class Screen(Console):
         super().__init__(
             file=file or sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True
         )
+        self.is_jupyter = False  # each line would be an output of its own in a notebook
 
     def on_broken_pipe(self) -> None:
         """Prints nothing from now on; rich would end the program."""

@@ -89,11 +89,17 @@ def test_a_terminal_shows_loss_speed_and_messages_above(monkeypatch: pytest.Monk
         assert part in out.getvalue()
 
 
-def test_by_default_the_display_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_notebook", [False, True])
+def test_by_default_the_display_is_on_stderr(
+    is_notebook: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: is_notebook)
     with Progress(is_main=True) as show:
         show.start("train", 10)
         show.advance(10)
-    assert capsys.readouterr().out == ""
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "train: 10/10 tokens" in shown.err
 
 
 def full_disk() -> TextIO:
