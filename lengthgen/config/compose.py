@@ -425,8 +425,8 @@ def _refuse_unknown_choice(
     elif group == "corpus" and Path(name).exists():
         remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
     else:
-        own = "" if config_dir else " (a file of one's own needs --config-dir)"
-        remedy = suggestion(spelled, known) + own
+        where = f"is {config_dir}/{group}/NAME.yaml" if config_dir else "needs --config-dir"
+        remedy = f"{suggestion(spelled, known)} (a file of one's own {where})"
     raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
 
 

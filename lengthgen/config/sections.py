@@ -118,7 +118,8 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
     if first["type"] == "list_type" and re.fullmatch(r"[\w.+-]+", str(first["input"])):
         more = f"; give {key}=[{first['input']}]"
     if first["type"] == "dict_type":
-        names = first["input"] if isinstance(first["input"], list) else []
+        items = first["input"] if isinstance(first["input"], list) else []
+        names = [name for x in items for name in (x if isinstance(x, dict) else [x])]
         inner = ", ".join(f"{name}: {{}}" for name in names if isinstance(name, str))
         more = f"; write {key.rpartition('.')[2]}: {{{shortened(inner)}}}"
     return f"{key}: {value} {' and '.join(messages)}{more}"

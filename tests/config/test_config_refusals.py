@@ -142,6 +142,7 @@ FILES = {  # of the user's own, as conf/scheme/mine.yaml
     b"nam: mine\nparts: {}\n": "scheme.nam: unknown key; did you mean scheme.name?",
     b"name: mine\nparts: {}\nvariant: {}\n": "did you mean scheme.variants?",
     b"name: mine\nparts: [my_bias, rope]\n": "write parts: {{my_bias: {{}}, rope: {{}}}}",
+    b"name: mine\nparts:\n  - my_bias: {start: 1}\n": "; write parts: {{my_bias: {{}}}}",
     b"name: mine\nparts: {my_bias: }\n": "scheme.parts.my_bias: None should be a valid dictionary; "
     "write my_bias: {{}}",
     b"defaults:\n  - mine\n  - _self_\nname: mine\nparts: {}\n": "lists itself",
@@ -161,7 +162,8 @@ def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_pat
 
 def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     none = tmp_path / "none"
-    assert "--config-dir" not in refusal("scheme=rpoe", config_dir=tmp_path)
+    where = f"(a file of one's own is {tmp_path}/scheme/NAME.yaml)"
+    assert refusal("scheme=rpoe", config_dir=tmp_path).endswith(f"did you mean rope? {where}")
     assert refusal(config_dir=none).startswith(f"--config-dir: {none} is not a folder")
     (tmp_path / "scheme").mkdir()
     (tmp_path / "scheme" / "rope.yaml").write_text("name: rope\n")
