@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 # What stays a text without quotes; not a number, nor a word of another meaning.
-PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE)
+PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE | re.ASCII)
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 

@@ -73,7 +73,10 @@ def test_values_are_parsed_without_composing_and_nested_values_become_overrides(
         assert compose.values(compose.overrides_of(nested)) == parsed
 
 
-@pytest.mark.parametrize("text", ["2024", "1e3", "null", "True", "inf", "a,b", "", "a b", "x/y.z"])
+TEXTS = ["2024", "1e3", "null", "True", "inf", "a,b", "", "a b", "x/y.z", "caf\xe9", "/\u6587"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_a_text_stays_one_as_an_override(text: str) -> None:
     assert compose.values(compose.overrides_of({"key": text})) == {"key": text}
     assert compose.values(compose.overrides_of({"key": Path(text or "x")})) == {"key": text or "x"}
