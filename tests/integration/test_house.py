@@ -19,36 +19,36 @@ PACKAGE = {
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 458,  # 400; rows of validation, Muon, train.steps; checkpoints of all processes
     "runs": 850,  # 750, was 848; uploads, Windows, edited code, threads, signals, agreement, locks
-    "model": 1592,  # 1300; dropout, fused remaps, plugins that leak, two blocks
-    "data": 1364,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
+    "model": 1594,  # 1300; dropout, fused remaps, plugins that leak, two blocks, no return
+    "data": 1365,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1089,  # 1045; without schemes; digests of code, void parts
-    "config": 1476,  # 900; a run changed, defaults, names of papers, typos, digests, remedies
-    "errors, escaping, files, terminal": 521,  # 450; refusals, folders of exports and imports
-    "tasks": 1063,  # without tasks; mistakes of a task's inventor
+    "config": 1486,  # 900; a run changed, defaults, names of papers, typos, digests, ranges
+    "errors, escaping, files, terminal": 522,  # 450; refusals, folders of exports and imports
+    "tasks": 1064,  # without tasks; mistakes of a task's inventor
     "probes": 434,  # was 410; without probes; variants, axes, edited definitions, mistakes
     "encoder_decoder": 356,  # 350; dropout, its encoder's
     "hub": 1114,  # 700, was 1330; layouts of transformers, an own one, upload, moves
     "generation": 132,  # limits
 }
 TESTS = {
-    "cli": 642,  # 575, was 602; evals of several; runs changed, removed, damaged; a claim a test
-    "config": 689,  # 685; options of blocks, odd files, equal paths, names as in papers, offers
-    "data": 1271,  # odd files and paths, formats, a Hub on this machine, NFC; splits, tables
+    "cli": 643,  # 575, was 602; evals of several; runs changed, removed, damaged; a claim a test
+    "config": 696,  # 685; options of blocks, odd files, equal paths, names, offers, arrays
+    "data": 1273,  # odd files, formats, a Hub on this machine, NFC; splits, tables, signatures
     "encoder_decoder": 303,
     "evaluation": 753,  # edited code, costs
     "hub": 800,  # 680; trained lengths, exports, families, corpora of imports, keys, moves
     "integration": 667,
-    "model": 832,  # plugins that leak, prefixes; over two blocks
+    "model": 843,  # plugins that leak, prefixes; over two blocks, no return
     "probes": 562,  # was 525; variants, definitions edited; mistakes
     "report": 1415,  # 1335; flipped bits, figures of docs, width, colours, one document, old files
     "runs": 806,  # 750, was 789; ranks agree, also on checkpoints; what was killed, files; --force
-    "schemes": 2562,  # 2515; rows alone, draws in training, finite at 32T, void parts, docs
+    "schemes": 2572,  # 2515; rows alone, draws, finite at 32T, void parts, docs, signatures
     "support": 1178,  # 1180; a W&B, a Slurm, a Hub on this machine, statuses; parts, no Hydra
     "sweep": 1107,  # 790, was 1048; grids extended; ranks, Optuna, Slurm; two sweeps, bounds, rates
-    "tasks": 1123,  # brief tables, gaps; mistakes, partial series
+    "tasks": 1129,  # brief tables, gaps; mistakes, partial series, plugins
     "tracking": 318,  # files, report, sweeps of W&B, TensorBoard, refusals, again; not shown
     "training": 552,  # was 555; Muon, dropout, a base refused before its run
-    "api, conftest, escaping, terminal": 457,  # 470; Markdown, per cent
+    "api, conftest, escaping, terminal": 463,  # 470; Markdown, per cent, notebooks
     "generation": 161,
 }
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
