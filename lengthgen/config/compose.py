@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # What stays a text without quotes; not a number, nor a word of another meaning.
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE | re.ASCII)
+WORDS = re.compile(r"[\w ./:@+-]+")  # nothing of a list or a sweep; Hydra takes no other letters
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -174,10 +175,10 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
-    words = [*user_overrides(overrides, config_dir=config_dir), *overrides]
-    for override in _parse(words):
+    every = _parse([*user_overrides(overrides, config_dir=config_dir), *overrides])
+    for override in every:
         _refuse_unknown_choice(override, folders, config_dir)
-    plain = _composed(words, config_dir)
+    plain = _composed([str(override.input_line) for override in every], config_dir)
     if "task" in plain:
         task = plain.pop("task")["name"]  # a copy of corpus.task
         for override in parsed:
@@ -361,7 +362,10 @@ def _at_keys(group: str, file: Path) -> dict[str, Any]:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    """Returns the words as overrides. Raises UserError, with quotes that make one of KEY=TEXT."""
+    """Returns the words as overrides; a text of other letters than ASCII needs no quotes.
+
+    Raises UserError for another that cannot be read, with the quotes that make a text of it.
+    """
     parsed: list[Override] = []
     for word in overrides:
         override = _override(word)
@@ -370,8 +374,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             quoted = '{}="{}"'.format(key, value.replace('"', r"\""))
             text = _override(quoted)
             is_text = key and value and text is not None and text.value() == value
-            remedy = shlex.quote(quoted) if is_text else "KEY=VALUE, such as train.lr=1e-3"
-            raise UserError(f"{shortened(word)}: not readable as an override; give {remedy}")
+            if not is_text or not WORDS.fullmatch(value):
+                remedy = shlex.quote(quoted) if is_text else "KEY=VALUE, such as train.lr=1e-3"
+                raise UserError(f"{shortened(word)}: not readable as an override; give {remedy}")
+            assert text is not None
+            override = text
         parsed.append(override)
     return parsed
 

@@ -83,6 +83,11 @@ def test_a_text_stays_one_as_an_override(text: str) -> None:
     assert compose.values(compose.overrides_of({"key": (text, 5)})) == {"key": [text, 5]}
 
 
+def test_letters_beyond_ascii_need_no_quotes() -> None:
+    root = "/home/m\xfcller/my \u6587"
+    assert compose.compose([f"runtime.root={root}"], config_dir=None)["runtime"]["root"] == root
+
+
 TYPED = st.one_of(
     st.integers().map(str),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),

@@ -93,7 +93,7 @@ def test_only_mistakes_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["/d/o'brien", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9", "it's $5"]
+    "value", ["/d/o'brien", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9,1", "it's $5"]
 )
 def test_what_is_offered_for_odd_text_gives_that_text(value: str) -> None:
     offered = refusal(f"corpus.path={value}").partition("; give ")[2]

@@ -22,7 +22,7 @@ PACKAGE = {
     "model": 1594,  # 1300; dropout, fused remaps, plugins that leak, two blocks, no return
     "data": 1365,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1089,  # 1045; without schemes; digests of code, void parts
-    "config": 1486,  # 900; a run changed, defaults, names of papers, typos, digests, ranges
+    "config": 1493,  # 900; a run changed, defaults, names of papers, typos, digests, ranges
     "errors, escaping, files, terminal": 522,  # 450; refusals, folders of exports and imports
     "tasks": 1064,  # without tasks; mistakes of a task's inventor
     "probes": 434,  # was 410; without probes; variants, axes, edited definitions, mistakes
@@ -32,7 +32,7 @@ PACKAGE = {
 }
 TESTS = {
     "cli": 643,  # 575, was 602; evals of several; runs changed, removed, damaged; a claim a test
-    "config": 696,  # 685; options of blocks, odd files, equal paths, names, offers, arrays
+    "config": 701,  # 685; options of blocks, odd files, equal paths, names, offers, arrays
     "data": 1273,  # odd files, formats, a Hub on this machine, NFC; splits, tables, signatures
     "encoder_decoder": 303,
     "evaluation": 753,  # edited code, costs
