@@ -87,10 +87,10 @@ def six_schemes() -> Figure | None:
 
 
 @style.styled()
-def smollm2(near: int = 12288, far: int = 16384, most: float = 1.1) -> Figure:
-    """Draws the perplexity of the model as it is, and its loss under variants at two lengths."""
+def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.1) -> Figure:
+    """Draws the perplexity of the model as it is, and its loss under variants by length."""
     found = study("smollm2")[1]
-    drawn = style.new_figure("SmolLM2-135M-Instruct, made for 8,192 tokens", width=9.5, height=3.9)
+    drawn = style.new_figure("SmolLM2-135M-Instruct, made for 8,192 tokens", width=9.5, height=4.3)
     left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
     plain = found[found["variant"].isna() & (found["quantity"] == "loss")].sort_values("length")
     left.plot(plain["length"], np.exp(plain["value"]), "o-", color=style.COLOURS[0], markersize=4)
@@ -100,12 +100,12 @@ def smollm2(near: int = 12288, far: int = 16384, most: float = 1.1) -> Figure:
     left.set_title("as it is: perplexity", loc="left", fontsize=style.FONT_SIZE)
     left.set_xlabel("context in tokens")
     gains = found[found["quantity"] == "gain"].assign(name=found["variant"].fillna("as it is"))
-    order = gains[gains["length"] == near].sort_values("value")["name"]
-    for n, length in enumerate((near, far)):
+    order = gains[gains["length"] == lengths[0]].sort_values("value")["name"]
+    for n, length in enumerate(lengths):
         at = gains[gains["length"] == length].set_index("name").reindex(order)
-        y = np.arange(len(at)) - 0.3 * n
+        y = np.arange(len(at)) - 0.27 * n
         reach = np.array([at["high"] - at["value"], at["value"] - at["low"]])
-        look = {"fmt": "o", "color": style.COLOURS[2 - n], "markersize": 4}
+        look = {"fmt": "o", "color": style.COLOURS[(2, 1, 3)[n]], "markersize": 4}
         right.errorbar(-at["value"], y, xerr=reach, label=f"at {length:,} tokens", **look)
         for value, height in zip(-at["value"], y, strict=True):
             if value > most:  # beyond the axis
@@ -113,7 +113,7 @@ def smollm2(near: int = 12288, far: int = 16384, most: float = 1.1) -> Figure:
                 right.text(most, height, f"{value:.2f} \N{RIGHTWARDS ARROW}", **off)
     right.axvline(0, color=style.GREY, linewidth=0.8, zorder=0)
     right.set_yticks(range(len(order)), order.str.removesuffix("_2x"))
-    right.set(xlim=(-0.06, most), ylim=(-0.6, len(order) - 0.4))
+    right.set(xlim=(-0.06, most), ylim=(-0.9, len(order) - 0.4))
     right.set_title(
         "loss above that of the last 8,192 tokens", loc="left", fontsize=style.FONT_SIZE
     )
