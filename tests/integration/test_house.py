@@ -42,7 +42,7 @@ TESTS = {
     "probes": 562,  # was 525; variants, definitions edited; mistakes
     "report": 1415,  # 1335; flipped bits, figures of docs, width, colours, one document, old files
     "runs": 806,  # 750, was 789; ranks agree, also on checkpoints; what was killed, files; --force
-    "schemes": 2572,  # 2515; rows alone, draws, finite at 32T, void parts, docs, signatures
+    "schemes": 2575,  # 2515; rows alone, draws, finite at 32T, void parts, docs, signatures
     "support": 1178,  # 1180; a W&B, a Slurm, a Hub on this machine, statuses; parts, no Hydra
     "sweep": 1107,  # 790, was 1048; grids extended; ranks, Optuna, Slurm; two sweeps, bounds, rates
     "tasks": 1129,  # brief tables, gaps; mistakes, partial series, plugins
