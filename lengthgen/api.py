@@ -148,9 +148,9 @@ def load(
 
 
 def _listed(values: Any) -> list[Any]:
-    """Returns what was given in place of a list: its values, or a single one."""
+    """Returns what was given in place of a list: its values, or a single one; none for None."""
     several = isinstance(values, Iterable) and not isinstance(values, str)
-    return [*values] if several else [values]
+    return [*values] if several else [] if values is None else [values]
 
 
 def _paths(given: Any) -> list[Path]:

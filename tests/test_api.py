@@ -81,6 +81,8 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
         lengthgen.load(tmp_path / "none")
     with pytest.raises(UserError, match="no such run"):
         lengthgen.results(5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="no run to show in an empty list"):
+        lengthgen.results([])
     with pytest.raises(UserError, match=r"^5: not readable as an override"):
         lengthgen.train(5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=r"^--plugin: missing\.py cannot be read"):

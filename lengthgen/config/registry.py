@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import lengthgen
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config import sections
-from lengthgen.errors import UserError, first_line, out_of_memory
+from lengthgen.errors import UserError, first_line, out_of_memory, suggestion
 
 T = TypeVar("T")
 
@@ -72,6 +72,18 @@ def registered(
                     f"{inspect.getfile(known)} and in {module.__file__}; rename one of the classes"
                 )
     return by_name
+
+
+def chosen(
+    name: str, known: Mapping[str, type[T]], plugins: Sequence[str], *, what: str, where: str
+) -> type[T]:
+    """Returns the class of a name. Raises UserError with a suggestion for a name that is none."""
+    if name not in known:
+        every = f"known: {', '.join(sorted(known))}"
+        own = "" if plugins else f" (a {what} of one's own needs --plugin)"
+        remedy = suggestion(name, known, otherwise=every)
+        raise UserError(f"{where}: no {what} {name!r}; {remedy}{own}")
+    return known[name]
 
 
 def construct(kind: type[T], given: Mapping[str, Any], *, where: str, **first: Any) -> T:

@@ -116,7 +116,8 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
     value = shortened(repr(first["input"]))
     more = f" (and {others} more)" if others else ""
     if first["type"] == "list_type" and re.fullmatch(r"[\w.+-]+", str(first["input"])):
-        more = f"; give {key}=[{first['input']}]"
+        inside = isinstance(first["loc"][-1], int)  # of a list, whose items have no key of Hydra's
+        more = f"; {'write ' if inside else f'give {key}='}[{first['input']}]"
     if first["type"] == "dict_type":
         items = first["input"] if isinstance(first["input"], list) else []
         names = [name for x in items for name in (x if isinstance(x, dict) else [x])]

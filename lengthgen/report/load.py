@@ -88,8 +88,8 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
             tables.append(_table(_without_values(seed), path, config))
     if not tables:
         raise UserError(
-            f"no run to show in {', '.join(map(str, paths))}; lengthgen train scheme=rope makes "
-            "one, runtime.root=DIR looks elsewhere"
+            f"no run to show in {', '.join(map(str, paths)) or 'an empty list'}; lengthgen train "
+            "scheme=rope makes one, runtime.root=DIR looks elsewhere"
         )
     joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]
     rows = pd.concat(joined, ignore_index=True)

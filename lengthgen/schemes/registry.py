@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lengthgen.config.registry import construct, described, modules_of, registered
+from lengthgen.config.registry import chosen, construct, described, modules_of, registered
 from lengthgen.config.schema import Parts
 from lengthgen.config.sections import arguments as typed_arguments
 from lengthgen.errors import UserError, suggestion
@@ -72,9 +72,6 @@ def typed(
         key = f"{where}.{name}"
         if hasattr(torch.nn.ModuleDict, name):
             raise UserError(f"{key}: a part cannot have this name; rename its class")
-        if name not in known:
-            every = f"known: {', '.join(sorted(known))}"
-            own = "" if plugins else " (a part of one's own needs --plugin)"
-            raise UserError(f"{key}: no such part; {suggestion(name, known, otherwise=every)}{own}")
-        held[name] = typed_arguments(known[name], arguments, "shape", where=key)
+        kind = chosen(name, known, plugins, what="part", where=key)
+        held[name] = typed_arguments(kind, arguments, "shape", where=key)
     return held

@@ -5,7 +5,6 @@ from typing import Any
 
 from lengthgen.config import registry as classes
 from lengthgen.config.schema import Corpus, TaskCorpus
-from lengthgen.errors import UserError, suggestion
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
@@ -32,10 +31,8 @@ def build(
     """
     known = registry()
     known = known if kind in known else registry(plugins)
-    if kind not in known:
-        own = "" if plugins else " (a task of one's own needs --plugin)"
-        raise UserError(f"{where}.kind: no task {kind!r}; {suggestion(kind, known)}{own}")
-    return classes.construct(known[kind], arguments, where=f"{where}.arguments")
+    rule = classes.chosen(kind, known, plugins, what="task", where=f"{where}.kind")
+    return classes.construct(rule, arguments, where=f"{where}.arguments")
 
 
 def task_of(corpus: TaskCorpus) -> Task:

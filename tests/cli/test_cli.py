@@ -107,7 +107,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("data corpus.path=x", "corpus.path: the chosen corpus has no such key, but corpus=files"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
         ("rm some-run", "some-run: no such run in runs; "),
-        ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no such part; did you mean"),
+        ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no part 'rop'; did you mean"),
         ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
         (f"eval eval.lengths=[{'1,' * 200}2]", "runs holds no run yet"),
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),

@@ -72,8 +72,8 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     f"rope, transformer_xl, {RECURRENT}": r"in segments, and transformer_xl needs all of it",
     f"tape, {RECURRENT}": r"reads a text in segments, and remembers nothing .* tape",
     # Schemes
-    "ropee": r"scheme\.parts\.ropee: no such part; did you mean rope\? \(a part .* --plugin\)",
-    "qqqq": r"no such part; known: abacus, .*, sinusoidal",
+    "ropee": r"scheme\.parts\.ropee: no part .ropee.; did you mean rope\? \(a part .* --plugin\)",
+    "qqqq": r"no part .qqqq.; known: abacus, .*, sinusoidal",
 }
 NOT_IN_SEGMENTS = (
     "asentmax linear_attention path_attention selective_rope short_conv sinusoidal logn"
@@ -178,7 +178,7 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
     ),
     "import nowhere\n": "does not import: ModuleNotFoundError",
     "class Values(Part): ...\n": r"scheme\.parts\.values: a part cannot have this name",
-    "class First(Part): ...\n# class Second\n": r"second: no such part; [^(]*$",
+    "class First(Part): ...\n# class Second\n": r"second: no part .second.; [^(]*$",
     "class Rope(Part): ...\n": r"part rope is defined twice, in .*rope\.py and in .*mine",
 }
 

@@ -9,7 +9,6 @@ from typing import Any, Self
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
 from lengthgen.config.sections import arguments
-from lengthgen.errors import UserError, suggestion
 
 Say = Callable[[str], None]
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
@@ -68,12 +67,8 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
 
 def kind_of(corpus: schema.Corpus) -> type[Source]:
     """Returns the class of a corpus's source. Raises UserError for a name that is none."""
-    known = registry(corpus.plugins)
-    if corpus.source not in known:
-        own = "" if corpus.plugins else " (a source of one's own needs --plugin)"
-        remedy = suggestion(corpus.source, known) + own
-        raise UserError(f"corpus.source: no source {corpus.source!r}; {remedy}")
-    return known[corpus.source]
+    plugins, key = corpus.plugins, "corpus.source"
+    return classes.chosen(corpus.source, registry(plugins), plugins, what="source", where=key)
 
 
 def source_of(corpus: schema.Corpus) -> Source:

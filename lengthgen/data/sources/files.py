@@ -58,7 +58,12 @@ class Files(Source):
         elif held_out is None and os.path.isdir(f"{folder}/train"):
             _refuse_other_splits(folder)
         validation = [] if held_out is None else expand(held_out, key)
-        return sorted({*expand(path)} - {*validation}), validation
+        if not (train := {*expand(path)} - {*validation}):
+            raise UserError(
+                f"corpus.path: all files of {path} are of validation; add files to train on, or "
+                f"give corpus.path={shortened(str(held_out))} alone to split them"
+            )
+        return sorted(train), validation
 
     def data_key(self) -> str:
         return states([*self.split_paths[0], *self.split_paths[1]])
