@@ -45,7 +45,7 @@ def hero() -> Figure | None:
     found = found[found["scheme"] != "sinusoidal"]  # not within 0.2 nats of RoPE at T
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
-    title = "Trained in windows of 512 tokens: RoPE breaks, ALiBi holds"
+    title = "Trained on 512 tokens, with a short convolution: RoPE breaks, ALiBi holds"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
 
 
@@ -87,16 +87,18 @@ def six_schemes() -> Figure | None:
 
 
 @style.styled()
-def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.1) -> Figure:
+def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.3) -> Figure:
     """Draws the perplexity of the model as it is, and its loss under variants by length."""
     found = study("smollm2")[1]
-    drawn = style.new_figure("SmolLM2-135M-Instruct, made for 8,192 tokens", width=9.5, height=4.3)
+    drawn = style.new_figure(
+        "SmolLM2-135M-Instruct, whose stated maximum is 8,192 tokens", width=9.5, height=4.3
+    )
     left, right = drawn.subplots(1, 2, width_ratios=(1, 1.15))
     plain = found[found["variant"].isna() & (found["quantity"] == "loss")].sort_values("length")
     left.plot(plain["length"], np.exp(plain["value"]), "o-", color=style.COLOURS[0], markersize=4)
     left.set_ylim(15, 1.2 * np.exp(plain["value"].max()))
     style.log_axis(left)
-    style.length_axis(left, plain["length"], trained=8192)
+    style.length_axis(left, plain["length"], trained=8192, name="stated maximum")
     left.set_title("as it is: perplexity", loc="left", fontsize=style.FONT_SIZE)
     left.set_xlabel("context in tokens")
     gains = found[found["quantity"] == "gain"].assign(name=found["variant"].fillna("as it is"))

@@ -23,7 +23,7 @@ import pandas as pd
 import yaml
 
 from lengthgen.files import read_rows
-from lengthgen.report.intervals import Estimate, gap
+from lengthgen.report.intervals import Estimate, gap, student
 from lengthgen.report.load import load
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import (
@@ -86,11 +86,15 @@ def others(rows: pd.DataFrame) -> tuple[Any, Any]:
     return nats - copy_nats, counts - copy_counts
 
 
-def gaining(study: str, name: str, length: int) -> tuple[float, float]:
-    """Returns what share of documents gains, and how much of the sum the five largest have."""
+def gaining(study: str, name: str, length: int) -> tuple[float, float, float]:
+    """Returns what share of documents gains, what of the sum the five largest have, the median.
+
+    The median is in nats per token, over documents of equally many targets.
+    """
     sample = sums(study).sample([cell(study, name, None), cell(study, name, length)])
     gains_D = np.sort(np.mean(np.subtract(*sample.sums), axis=0))
-    return float((gains_D > 0).mean()), float(gains_D[-5:].sum() / gains_D.sum())
+    five, each = gains_D[-5:].sum() / gains_D.sum(), gains_D / sample.counts_D.mean()
+    return float((gains_D > 0).mean()), float(five), float(np.median(each))
 
 
 def opposite(estimate: Estimate) -> Estimate:
@@ -152,12 +156,15 @@ def second_bos(*runs: str) -> str:
     return markdown(lines)
 
 
-def trained_apart(study: str, a: str, b: str, millions: int) -> float:
+def trained_apart(study: str, a: str, b: str, millions: int) -> Estimate:
     """Returns the training loss of `a` minus that of `b`, over the million tokens before."""
     log = pd.read_csv(RESULTS / study / "training.csv")
     log = log[log["tokens"].between((millions - 1) * 1e6, millions * 1e6)]
-    means = log.groupby("scheme")["loss"].mean()
-    return float(means[a] - means[b])
+    means = log.pivot_table("loss", index="seed", columns="scheme")
+    gaps = [*(means[a] - means[b])]
+    value, n = statistics.fmean(gaps), len(gaps)
+    half = student(0.975, n - 1) * statistics.stdev(gaps) / math.sqrt(n) if n > 1 else math.nan
+    return Estimate(value=value, low=value - half, high=value + half, seeds=tuple(gaps))
 
 
 def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
@@ -176,6 +183,28 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
         gained = text(at_end).replace(" ", "&nbsp;")
         lines += [[name, *map(text, shown), gained, verdict(at_end) if at_end else "-"]]
     return markdown(lines)
+
+
+def screen(study: str, name: str, lengths: list[int]) -> str:
+    """Returns a series as a command shows it at its end."""
+    values = [
+        *(text(ppl(study, name, n)) for n in lengths),
+        verdict(gain(study, name, lengths[-1])),
+    ]
+    lines = [["scheme", *map(short, lengths), "verdict"], [name, *values]]
+    head, row = ("".join(cell.rjust(9) for cell in line) for line in lines)
+    title = "Perplexity by context length".center(len(head)).rstrip()
+    return "\n".join(
+        [
+            "```text",
+            title,
+            "",
+            head,
+            " " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * len(head),
+            row,
+            "```",
+        ]
+    )
 
 
 def markdown(lines: list[list[str]]) -> str:

@@ -205,7 +205,7 @@ def _over_length(
         lengths = sorted(set((rows if is_small else panel)["length"]))
         if len(lengths) > 16:  # positions
             lengths = [T * 2.0**n for n in range(-9, 20) if lengths[0] <= T * 2.0**n <= lengths[-1]]
-        style.length_axis(axes, lengths, trained=T, named=not is_small)
+        style.length_axis(axes, lengths, trained=T, name="" if is_small else "trained")
         if is_small:
             axes.tick_params(labelsize=FONT_SIZE - 3, labelbottom=i >= len(panels) - COLUMNS)
             name = textwrap.fill(escaping.visible(name), 26)

@@ -85,9 +85,9 @@ def scheme_colours(schemes: Iterable[str]) -> dict[str, str]:
 
 
 def length_axis(
-    axes: Axes, lengths: Iterable[float], *, trained: float | None = None, named: bool = True
+    axes: Axes, lengths: Iterable[float], *, trained: float | None = None, name: str = "trained"
 ) -> None:
-    """Makes x a log2 axis over lengths in tokens; shades, and names, those of training.
+    """Makes x a log2 axis over lengths in tokens; shades, and names, those up to `trained`.
 
     Limits of y must be set before. A tick whose name would run into a rounder neighbour's has none.
     """
@@ -101,14 +101,13 @@ def length_axis(
     low, high = ticks[0] / 2**0.25, ticks[-1] * 2**0.1
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
-    marked = ticks if named else written  # small multiples have no room for the others
+    marked = ticks if name else written  # small multiples have no room for the others
     axes.set_xticks(marked, [short(tick) if tick in written else "" for tick in marked])
     axes.minorticks_off()
     if trained is not None and trained > ticks[0]:
         axes.axvspan(low, trained, color="0.94", zorder=0, linewidth=0)
-        if named:
-            place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
-            axes.text(trained / 2**0.06, 0.985, "trained", ha="right", va="top", size=8, **place)
+        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
+        axes.text(trained / 2**0.06, 0.985, name, ha="right", va="top", size=8, **place)
 
 
 def log_axis(axes: Axes) -> None:
