@@ -38,10 +38,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where lengthgen is not installed
+
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
+from lengthgen.model import kernels
 from lengthgen.model.build import create, generator_of, with_parts
-from lengthgen.model.kernels import flex
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
@@ -179,11 +181,9 @@ def gradients(
     """Returns the mean loss of a batch and its gradients, in fp64 on the CPU."""
     model = model_of(scheme, T, *more).to(device)
     model = model.double() if double else model
-    if compiled:
-        torch.compiler.reset()
     tokens_BT = some_tokens(2, T).to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-        x_BTD = hidden(torch.compile(model) if compiled else model, tokens_BT)
+        x_BTD = hidden(kernels.compiled(model) if compiled else model, tokens_BT)
         loss = model.token_nll(x_BTD, tokens_BT).mean()
     names, parameters = zip(*model.named_parameters(), strict=True)
     grads = (g.double().cpu() for g in torch.autograd.grad(loss, parameters))
@@ -231,7 +231,9 @@ def of_schemes(asked: argparse.Namespace, device: torch.device, T: int) -> Itera
         yield Check("gradient, checkpointed", case, partial(gradient, CHECKPOINTED), GRADIENT)
         yield Check("bf16", case, partial(bf16_error, scheme, T, device), BF16)
         if not asked.quick and case in COMPILED:
+            both = partial(gradient, CHECKPOINTED, compiled=True)
             yield Check("gradient, compiled", case, partial(gradient, compiled=True), GRADIENT)
+            yield Check("gradient, compiled and checkpointed", case, both, GRADIENT)
 
 
 # Kernels
@@ -253,7 +255,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, table_HS: Tensor) -> Tensor:
 
 
 def flex_of(q: Tensor, k: Tensor, v: Tensor, table_HS: Tensor) -> Tensor:
-    return flex(table_HS, q, k, v, scale=q.shape[-1] ** -0.5)
+    return kernels.flex(table_HS, q, k, v, scale=q.shape[-1] ** -0.5)
 
 
 def kernel_error(
@@ -435,7 +437,7 @@ def main() -> None:
     began = time.monotonic()
     if asked.device == "cuda" and not torch.cuda.is_available():
         sys.exit("error: there is no GPU in this machine; --device cpu checks the script itself")
-    device = torch.device(asked.device)
+    device = torch.device("cuda", 0) if asked.device == "cuda" else torch.device("cpu")
     devices.prepare(configuration(*(["runtime.threads=1"] if asked.quick else [])).runtime, device)
     text = asked.out.read_text() if asked.out and asked.out.exists() else ""
     rows = [row for row in csv.DictReader(text.splitlines()) if row["verdict"] != "FAIL"]

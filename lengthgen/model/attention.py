@@ -46,6 +46,10 @@ LONG = 65_536  # keys, of more of which biases of EVAL_BLOCK queries would fill 
 def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
     """Returns the attention output under c.hooks, [B, H, Q, K] in v's dtype."""
     layer, on_cpu, v = c.hooks, q_BHQK.device.type == "cpu", v_BHSK
+    is_small = (
+        on_cpu or torch.is_grad_enabled() or k_BHSK.shape[2] > LONG
+    )  # on a GPU launches count
+    few = BLOCK if is_small else EVAL_BLOCK
     with torch.autocast(q_BHQK.device.type, enabled=False):
         q, k = through_qk(layer.qk, q_BHQK, k_BHSK, c)
         if not c.shape.causal:
@@ -54,11 +58,11 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
             alone = not (layer.weights or layer.values or layer.relative)
             if on_cpu and alone and isinstance(layer.scores, Remap) and not torch.is_grad_enabled():
                 return sdpa_by_branches(q, k, v, c, layer.scores)
-            return eager(q, k, v, c)
+            return eager(q, k, v, c, block=few)
         if on_cpu and torch.is_grad_enabled() and (layer.contiguous or not layer.relative):
             return blocked(q, k, v, c)
         if layer.relative:
-            return eager(q, k, v, c)
+            return eager(q, k, v, c, block=few)
         is_whole, scale = q.shape[2] == k.shape[2], c.shape.d_head**-0.5
         if not (layer.bias or layer.visible) and is_whole and c.key_padding_BS is None:
             return fused(q, k, v, is_causal=True, scale=scale)
@@ -137,9 +141,12 @@ def sdpa_by_blocks(
     for queries, at in reversed(_blocks(c, q_BHQK, k_BHSK, block)):  # as in eager()
         k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
         if layer.visible:
-            seen = _seen(at)
-            kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1)
-            if 2 * len(kept) < seen.shape[-1]:
+            seen, kept = _seen(at), None
+            if (
+                not torch.compiler.is_compiling()
+            ):  # whose graph ends at a number that depends on values
+                kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1)
+            if kept is not None and 2 * len(kept) < seen.shape[-1]:
                 k_blk, v_blk, seen = k_blk[:, :, kept], v_blk[:, :, kept], seen[..., kept]
                 bias = _bias_of(kept, at, table)
             else:

@@ -4,6 +4,8 @@ B batch, H heads, Q queries, S keys, K head width, N distances, M keys that are 
 """
 
 import math
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -16,6 +18,7 @@ from torch.nn.attention.flex_attention import (
     create_block_mask,  # pyright: ignore[reportUnknownVariableType]
     flex_attention,
 )
+from torch.utils._triton import has_triton  # not public; as PyTorch itself tests
 
 from lengthgen.schemes import parameters
 from lengthgen.schemes.absolute import alignment
@@ -123,36 +126,58 @@ def flex(
 
     as_it_is = torch.compiler.is_compiling() or q_BHQK.device.type == "cpu"
     attention = flex_attention if as_it_is else _compiled_flex()
-    mask = causal_blocks(q_BHQK.shape[2], q_BHQK.device)
+    n = q_BHQK.shape[2]
+    # Not made once itself: what is made once is a constant of a graph, which no BlockMask can be.
+    mask = BlockMask((n, n), *causal_blocks(n, q_BHQK.device), mask_mod=causal)
     return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
 
 
-def causal_blocks(length: int, device: torch.device) -> BlockMask:
-    """Returns which blocks of the causal matrix FlexAttention computes; made once per length."""
+def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return i >= j
+
+
+def causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
+    """Returns which blocks of the causal matrix FlexAttention computes, as tables of a BlockMask.
+
+    They are made once per length.
+    """
     return _causal_blocks(length, device)
 
 
 @cache
-def _causal_blocks(length: int, device: torch.device) -> BlockMask:
-    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return i >= j
-
+def _causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
     with torch.inference_mode(False):  # else none could be kept for a backward pass
-        return create_block_mask(causal, None, None, length, length, device=device)
+        mask = create_block_mask(causal, None, None, length, length, device=device)
+    of_keys = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+    return (
+        *of_keys,
+        mask.q_num_blocks,
+        mask.q_indices,
+        mask.full_q_num_blocks,
+        mask.full_q_indices,
+    )
 
 
 def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:
     """True for training on CUDA with heads that a product of Triton takes.
 
-    Not for evaluation, whose many lengths and batches it would be compiled for one by one; after 8
-    compilations PyTorch forms all logits instead.
+    Not where Triton makes no kernels. Not for evaluation either, whose many lengths and batches it
+    would be compiled for one by one; after 8 compilations PyTorch forms all logits instead.
     """
     return (
         q_BHQK.device.type == "cuda"
         and torch.is_grad_enabled()
         and q_BHQK.dtype != torch.float64
         and min(q_BHQK.shape[-1], v_BHSK.shape[-1]) >= 16
+        and (torch.compiler.is_compiling() or triton_compiles())
     )
+
+
+@cache
+def triton_compiles() -> bool:
+    """True if Triton makes kernels for the GPU here, for which it needs a C compiler."""
+    has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+    return has_triton() and has_cc
 
 
 @cache
@@ -164,8 +189,10 @@ def compiled(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Returns a forward pass under torch.compile(**options); tables made once are its constants.
 
     They are marked here, not where they are defined: a mark imports the compiler, which takes
-    seconds, and most processes compile nothing.
+    seconds, and most processes compile nothing. What was compiled of earlier models is forgotten:
+    after 8 of them PyTorch would compile no other.
     """
+    torch.compiler.reset()
     alignment.ids_of = torch.compiler.disable(alignment.ids_of)  # of Python lists
     for table in (causal_blocks, parameters.constant):
         torch.compiler.assume_constant_result(table)

@@ -94,7 +94,7 @@ def _check_outputs(config: Config, model: Transformer, *, where: str) -> None:
     def outputs(tokens_BT: torch.Tensor, *, seed: int = 0, n: int | None = None) -> torch.Tensor:
         """Returns the outputs of the last n tokens."""
         generator = torch.Generator().manual_seed(config.seed)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return model(tokens_BT, n_last=n, generator=generator)
 

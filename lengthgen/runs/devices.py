@@ -2,15 +2,14 @@
 
 import ctypes
 import os
-import shutil
 import sys
 
 import torch
 from torch import Tensor
-from torch.utils._triton import has_triton  # not public; as PyTorch itself tests
 
 from lengthgen.config.schema import Runtime
 from lengthgen.errors import UserError
+from lengthgen.model.kernels import triton_compiles
 from lengthgen.runs.distributed import Ranks
 
 CPU_MICRO_BATCH_TOKENS = 4096  # what a forward and backward pass holds stays near the caches
@@ -28,14 +27,17 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
             "runtime.device=cuda: there is no GPU in this machine; leave out what asks for "
             "one (runtime.device=cuda, train=gpu), or add runtime.device=cpu, which may take days"
         )
-    if kind == "cuda" and ranks.local_rank >= n_gpus:
+    # srun --gpus-per-task=1 shows each process one GPU, its own.
+    is_bound = n_gpus == 1 and os.environ.get("SLURM_LOCALID") == str(ranks.local_rank)
+    index = 0 if is_bound else ranks.local_rank
+    if kind == "cuda" and index >= n_gpus:
         raise UserError(
-            f"runtime.device=cuda: process {ranks.local_rank} of this machine has no GPU "
+            f"runtime.device=cuda: process {index} of this machine has no GPU "
             f"({n_gpus} visible); start as many processes as GPUs, or give runtime.device=cpu"
         )
     if kind == "mps" and not has_mps:
         raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")
-    return torch.device(kind, ranks.local_rank) if kind == "cuda" else torch.device(kind)
+    return torch.device(kind, index) if kind == "cuda" else torch.device(kind)
 
 
 def prepare(runtime: Runtime, device: torch.device) -> None:
@@ -65,8 +67,7 @@ def compiles(runtime: Runtime, device: torch.device) -> bool:
     """True if training is compiled: by runtime.compile, or where Triton makes fast kernels."""
     if runtime.compile is not None:
         return runtime.compile
-    has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))  # Triton's own
-    return device.type == "cuda" and has_triton() and has_cc
+    return device.type == "cuda" and triton_compiles()
 
 
 def peak_memory(device: torch.device) -> int:

@@ -15,11 +15,11 @@ PACKAGE = {
     "sweep": 851,  # 550, was 820; Optuna, odd answers of Slurm, grids extended; two sweeps, bounds
     "pipeline": 235,  # 180, was 220; validation, views, what eval adds, runs changed, --force
     "tracking": 380,  # 200, was 390; files, report, facts, sweeps, TensorBoard, again; not shown
-    "report": 1960,  # 1600, was 1954; probes, dark mode, what eval asked, colours, names; notes
+    "report": 1959,  # 1600, was 1954; probes, dark mode, what eval asked, colours, names; notes
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 458,  # 400; rows of validation, Muon, train.steps; checkpoints of all processes
-    "runs": 850,  # 750, was 848; uploads, Windows, edited code, threads, signals, agreement, locks
-    "model": 1594,  # 1300; dropout, fused remaps, plugins that leak, two blocks, no return
+    "runs": 851,  # 750, was 848; uploads, Windows, edited code, signals, agreement, locks, srun
+    "model": 1628,  # 1300; dropout, fused remaps, plugins, two blocks, what a GPU compiles
     "data": 1360,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1086,  # 1045; without schemes; digests of code, void parts
     "config": 1506,  # 900; a run changed, defaults, papers, typos, digests, ranges, what is chosen
@@ -38,10 +38,10 @@ TESTS = {
     "evaluation": 753,  # edited code, costs
     "hub": 800,  # 680; trained lengths, exports, families, corpora of imports, keys, moves
     "integration": 667,
-    "model": 843,  # plugins that leak, prefixes; over two blocks, no return
+    "model": 847,  # plugins that leak, prefixes; over two blocks, no return, Flex
     "probes": 562,  # was 525; variants, definitions edited; mistakes
     "report": 1415,  # 1335; flipped bits, figures of docs, width, colours, one document, old files
-    "runs": 806,  # 750, was 789; ranks agree, also on checkpoints; what was killed, files; --force
+    "runs": 822,  # 750, was 806; ranks agree, also on checkpoints; killed, files; --force, srun
     "schemes": 2575,  # 2515; rows alone, draws, finite at 32T, void parts, docs, signatures
     "support": 1178,  # 1180; a W&B, a Slurm, a Hub on this machine, statuses; parts, no Hydra
     "sweep": 1107,  # 790, was 1048; grids extended; ranks, Optuna, Slurm; two sweeps, bounds, rates

@@ -11,12 +11,13 @@ import pytest
 import torch
 from commands import here
 from parts import SLOPE
-from small import SMALL
+from small import SMALL, refusal, small_config
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from trained import rows_of, weights_of
 
 from lengthgen.runs import distributed, status
-from lengthgen.runs.distributed import CONTINUES, Failed
+from lengthgen.runs.devices import device_of
+from lengthgen.runs.distributed import CONTINUES, Failed, Ranks
 
 # 8 windows, which carry a memory, do not divide by 3 processes, nor by 2 windows at a time each.
 UNEVEN = [
@@ -203,3 +204,18 @@ def test_the_end_of_torchrun_or_of_one_process_ends_all_within_seconds_and_says_
     status = json.loads(file.read_text())
     assert status["state"] == state
     assert status["reason"].startswith(reason)
+
+
+@pytest.mark.parametrize(("visible", "local_id", "index"), [(8, None, 3), (1, "3", 0), (1, "0", 3)])
+def test_a_process_takes_its_own_gpu_also_where_it_sees_no_other(
+    visible: int, local_id: str | None, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    if local_id is not None:
+        monkeypatch.setenv("SLURM_LOCALID", local_id)  # of srun, which binds each task to a GPU
+    runtime = small_config("runtime.device=cuda").runtime
+    fourth = Ranks(rank=3, world_size=8, local_rank=3)
+    if index < visible:
+        assert device_of(runtime, fourth) == torch.device("cuda", index)
+    else:  # processes of one torchrun
+        assert "process 3 of this machine has no GPU" in refusal(device_of, runtime, fourth)

@@ -79,12 +79,18 @@ class Fire(Part):
 
     def bias(self, c: AttentionContext) -> Tensor:
         threshold = (of_layer(self.w, c).to(c.dtype) * self.initial_threshold).abs()
-        if c.q_pos.max() < threshold:  # a function of the distance; so it is for most of training
-            return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
-        in_order = c.q_pos.dim() == c.k_pos.dim() == 1 and all(
-            bool((pos.diff() == 1).all()) for pos in (c.q_pos, c.k_pos)
-        )
-        of_rows = self.by_place if in_order and not torch.is_grad_enabled() else self.by_entry
+        of_rows = self.by_entry
+        if (
+            not torch.compiler.is_compiling()
+        ):  # whose graph ends where values decide what to compute
+            if (
+                c.q_pos.max() < threshold
+            ):  # a function of the distance; so it is in most of training
+                return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
+            in_order = c.q_pos.dim() == c.k_pos.dim() == 1 and all(
+                bool((pos.diff() == 1).all()) for pos in (c.q_pos, c.k_pos)
+            )
+            of_rows = self.by_place if in_order and not torch.is_grad_enabled() else of_rows
         rows = [of_rows(q_pos, threshold, c) for q_pos in c.q_pos.split(ROWS, dim=-1)]
         return torch.cat(rows, dim=-2) if len(rows) > 1 else rows[0]
 

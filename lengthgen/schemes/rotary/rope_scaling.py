@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import AtLeastOne
+from lengthgen.schemes.parameters import AtLeastOne, constant
 from lengthgen.schemes.rotary.grape_m import GrapeM
 
 
@@ -200,7 +200,7 @@ class Longrope(RopeScaling):
             )
         if self.stretch(c) == 1 and short is None:
             return omega_R
-        return omega_R / torch.tensor(lambdas, device=omega_R.device, dtype=omega_R.dtype)
+        return omega_R / constant(tuple(lambdas), omega_R.device, omega_R.dtype)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         mscale = math.sqrt(1 + math.log(self.stretch(c)) / math.log(self.original_length))
