@@ -46,10 +46,8 @@ LONG = 65_536  # keys, of more of which biases of EVAL_BLOCK queries would fill 
 def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
     """Returns the attention output under c.hooks, [B, H, Q, K] in v's dtype."""
     layer, on_cpu, v = c.hooks, q_BHQK.device.type == "cpu", v_BHSK
-    is_small = (
-        on_cpu or torch.is_grad_enabled() or k_BHSK.shape[2] > LONG
-    )  # on a GPU launches count
-    few = BLOCK if is_small else EVAL_BLOCK
+    # More queries at a time than on a CPU: a GPU waits for launches.
+    few = BLOCK if on_cpu or torch.is_grad_enabled() or k_BHSK.shape[2] > LONG else EVAL_BLOCK
     with torch.autocast(q_BHQK.device.type, enabled=False):
         q, k = through_qk(layer.qk, q_BHQK, k_BHSK, c)
         if not c.shape.causal:
@@ -142,9 +140,7 @@ def sdpa_by_blocks(
         k_blk, v_blk = k_BHSK[:, :, at.cols], v_BHSK[:, :, at.cols]
         if layer.visible:
             seen, kept = _seen(at), None
-            if (
-                not torch.compiler.is_compiling()
-            ):  # whose graph ends at a number that depends on values
+            if not torch.compiler.is_compiling():  # a graph ends where values decide a shape
                 kept = seen.flatten(0, -2).any(0).nonzero().squeeze(-1)
             if kept is not None and 2 * len(kept) < seen.shape[-1]:
                 k_blk, v_blk, seen = k_blk[:, :, kept], v_blk[:, :, kept], seen[..., kept]

@@ -149,13 +149,8 @@ def _causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
     with torch.inference_mode(False):  # else none could be kept for a backward pass
         mask = create_block_mask(causal, None, None, length, length, device=device)
     of_keys = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    return (
-        *of_keys,
-        mask.q_num_blocks,
-        mask.q_indices,
-        mask.full_q_num_blocks,
-        mask.full_q_indices,
-    )
+    of_queries = mask.q_num_blocks, mask.q_indices, mask.full_q_num_blocks, mask.full_q_indices
+    return *of_keys, *of_queries
 
 
 def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:

@@ -19,7 +19,7 @@ PACKAGE = {
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 458,  # 400; rows of validation, Muon, train.steps; checkpoints of all processes
     "runs": 851,  # 750, was 848; uploads, Windows, edited code, signals, agreement, locks, srun
-    "model": 1628,  # 1300; dropout, fused remaps, plugins, two blocks, what a GPU compiles
+    "model": 1619,  # 1300; dropout, fused remaps, plugins, two blocks, what a GPU compiles
     "data": 1360,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1086,  # 1045; without schemes; digests of code, void parts
     "config": 1506,  # 900; a run changed, defaults, papers, typos, digests, ranges, what is chosen
