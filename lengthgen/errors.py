@@ -40,6 +40,7 @@ def out_of_memory(error: BaseException) -> str | None:
         "can't allocate memory",
         "Storage size calculation overflowed",
         "failed to map segment",
+        *("MPS backend out of memory", "Invalid buffer size"),
     )
     if not (named or isinstance(error, MemoryError) or any(word in str(error) for word in words)):
         return None

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.errors import UserError
+from lengthgen.errors import Stopped, UserError
 from lengthgen.files import read_rows
 from lengthgen.runs import directory, status
 from lengthgen.terminal import from_here
@@ -116,6 +116,8 @@ class Tracker:
 
         with self._attempt():
             if self._run is not None:
+                if isinstance(kind, type) and issubclass(kind, Stopped):  # not failed: it goes on
+                    self._run.mark_preempting()
                 with suppress(TimeoutError):  # it is among the warnings too
                     self._run.finish(exit_code=0 if kind is None else 1)
                 if self._run.settings.mode == "online" and self._warnings:

@@ -11,6 +11,10 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
   echo "error: $("$python" --version) is too old; install Python 3.11 or newer, or give PYTHON=/path/to/python" >&2
   exit 2
 fi
+if [[ $(uname -sm) == "Darwin x86_64" ]]; then
+  echo "error: PyTorch has no build for this Python; a Mac needs Apple Silicon, macOS 14 and a Python for arm64" >&2
+  exit 2
+fi
 if ! cmp -s pyproject.toml "$stamp" || ! .venv/bin/python -c pass 2>/dev/null; then
   if ! .venv/bin/python -c pass 2>/dev/null && ! "$python" -m venv --clear .venv; then
     echo "error: $python -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2

@@ -129,6 +129,10 @@ def run(
     warn_once(f"{len(points)} point{'s' * (len(points) > 1)}: {states.counted(before)}")
     if not todo or (slurm is not None and dry_run):
         return before
+    needs = any(point.config.runtime.device == "cuda" for point in todo)
+    asks = any(name.startswith(("SBATCH_GRES", "SBATCH_GPUS")) for name in os.environ)
+    if slurm is not None and needs and not (options(slurm).gpus or asks):
+        raise UserError("--slurm: runtime.device=cuda needs a GPU; add gpus=1, or set SBATCH_GRES")
     available = local.gpus_for(todo) if slurm is None else []
     _prepare(todo, here=slurm is None)
     if slurm is not None:

@@ -86,7 +86,10 @@ class Build:
             try:
                 stack.enter_context(lock.acquire(blocking=False))
             except filelock.Timeout:
-                self.say(f"waiting for another process that builds {self.folder}")
+                self.say(
+                    f"waiting for another process that builds {self.folder}; if there is none, "
+                    f"remove {lock.lock_file}"
+                )
                 stack.enter_context(lock)
             if self.folder.is_dir():  # another process has built it meanwhile
                 return
@@ -105,7 +108,8 @@ class Build:
             self.say(f"training a BPE of {size} tokens on {n_bytes / 1e6:.1f} MB")
             chosen = islice(_read(folder / "train.text", texts["train"]), 0, None, every)
             self.tokenizer = train_tokenizer(chosen, vocab_size=size, say=self.say)
-        (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True))
+        text = self.tokenizer.to_str(pretty=True)
+        (folder / "tokenizer.json").write_text(text, encoding="utf-8")
         counts = {s: self.write_tokens(folder, s, texts[s], self.tokenizer) for s in SPLITS}
         each = (f"{s} {n['tokens']:,} in {n['documents']:,} documents" for s, n in counts.items())
         self.say(f"tokens of {self.corpus.name}: {', '.join(each)}")

@@ -40,14 +40,15 @@ from lengthgen.schemes.remap import Remap
 BLOCK = 128  # queries; scores or biases of a few sequences stay in the caches of one core
 NEAR_BLOCK = 512
 EVAL_BLOCK = 1024  # queries; SDPA forms blocks of its own inside
+MPS_KEYS = 4096
 LONG = 65_536  # keys, of more of which biases of EVAL_BLOCK queries would fill a GPU
 
 
 def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
     """Returns the attention output under c.hooks, [B, H, Q, K] in v's dtype."""
     layer, on_cpu, v = c.hooks, q_BHQK.device.type == "cpu", v_BHSK
-    # More queries at a time than on a CPU: a GPU waits for launches.
-    few = BLOCK if on_cpu or torch.is_grad_enabled() or k_BHSK.shape[2] > LONG else EVAL_BLOCK
+    on_gpu = q_BHQK.device.type == "cuda"  # which waits for launches: more queries at a time
+    few = BLOCK if not on_gpu or torch.is_grad_enabled() or k_BHSK.shape[2] > LONG else EVAL_BLOCK
     with torch.autocast(q_BHQK.device.type, enabled=False):
         q, k = through_qk(layer.qk, q_BHQK, k_BHSK, c)
         if not c.shape.causal:
@@ -62,6 +63,8 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if layer.relative:
             return eager(q, k, v, c, block=few)
         is_whole, scale = q.shape[2] == k.shape[2], c.shape.d_head**-0.5
+        # At most widths of heads MPS forms all logits: not of thousands of keys.
+        is_whole &= on_cpu or on_gpu or torch.is_grad_enabled() or k.shape[2] <= MPS_KEYS
         if not (layer.bias or layer.visible) and is_whole and c.key_padding_BS is None:
             return fused(q, k, v, is_causal=True, scale=scale)
         if layer.toeplitz and c.key_padding_BS is None:

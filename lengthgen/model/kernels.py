@@ -31,10 +31,11 @@ SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them change
 def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
     """PyTorch's fused attention, whose `scale` is given; v may be narrower or wider than q and k.
 
-    The fused kernel of a CPU takes one width only, and what stands in for it forms [Q, S] logits.
+    The fused kernels of CPU and MPS take one width only. What stands in for them forms [Q, S]
+    logits.
     """
     width = v_BHSK.shape[-1]
-    if q_BHQK.device.type == "cpu":
+    if q_BHQK.device.type in ("cpu", "mps"):
         q_BHQK, k_BHSK, v_BHSK = _of_one_width(q_BHQK, k_BHSK, v_BHSK)
     return F.scaled_dot_product_attention(q_BHQK, k_BHSK, v_BHSK, **how)[..., :width]
 

@@ -74,7 +74,7 @@ def changes(
     for x_0, x_k, target in zip(*(x.split(POSITIONS) for x in by_token), strict=True):
         s_0, s_k = model.logits(x_0), model.logits(x_k)
         # Equal logits must give 0, and small changes their digits: differences before sums.
-        log_0, log_k = (s.double().cpu().log_softmax(-1) for s in (s_0, s_k))
+        log_0, log_k = (s.cpu().double().log_softmax(-1) for s in (s_0, s_k))
         gained = log_0 - log_k
         sums[0] += gained.gather(-1, target.cpu()[:, None]).sum()
         sums[1] += (log_0.exp() * gained).sum()

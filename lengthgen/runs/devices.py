@@ -21,7 +21,7 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
     kind, n_gpus = runtime.device, torch.cuda.device_count()
     has_mps = torch.backends.mps.is_available()
     if kind == "auto":
-        kind = "cuda" if n_gpus else "mps" if has_mps else "cpu"
+        kind = "cuda" if n_gpus else "mps" if has_mps and ranks.world_size == 1 else "cpu"
     if kind == "cuda" and not n_gpus:
         raise UserError(
             "runtime.device=cuda: there is no GPU in this machine; leave out what asks for "
@@ -35,6 +35,8 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
             f"runtime.device=cuda: process {index} of this machine has no GPU "
             f"({n_gpus} visible); start as many processes as GPUs, or give runtime.device=cpu"
         )
+    if kind == "mps" and ranks.world_size > 1:  # gloo takes no tensors of it
+        raise UserError("runtime.device=mps: one process alone can use it; give runtime.device=cpu")
     if kind == "mps" and not has_mps:
         raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")
     return torch.device(kind, index) if kind == "cuda" else torch.device(kind)

@@ -110,7 +110,8 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "lengthgen": version("lengthgen"),
         "libraries": {name: version(name) for name in LIBRARIES.split()},
-        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        or ["MPS"] * torch.backends.mps.is_available(),
     }
 
 

@@ -85,10 +85,16 @@ class Ranks:
         if "TORCHELASTIC_RUN_ID" in os.environ and hasattr(libc := ctypes.CDLL(None), "prctl"):
             libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))  # if torchrun is killed
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-        with self.together():
-            n = self.world_size
+        n = self.world_size
+        try:
             dist.init_process_group(backend, rank=self.rank, world_size=n, timeout=TIMEOUT)
             at_the_end = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=UPLOAD))
+        except RuntimeError as error:
+            raise RankLost(
+                f"the {n} processes of this run do not reach each other ({first_line(error)}); on "
+                "several machines set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to their network"
+            ) from error
+        with self.together():
             yield
             dist.barrier(at_the_end)  # a process that leaves early is not taken for a lost one
             dist.destroy_process_group()
@@ -101,7 +107,9 @@ class Ranks:
         except RuntimeError as error:
             if not isinstance(error, dist.DistError) and "gloo" not in str(error):
                 raise
-            why = "" if "gloo" in str(error) else f" ({first_line(error)})"  # NCCL's may be of use
+            # NCCL's may be of use, and what waited too long.
+            is_told = "gloo" not in str(error) or "imed out" in str(error)
+            why = f" ({first_line(error)})" if is_told else ""
             raise RankLost(f"another process of this run was lost{why}; {CONTINUES}") from error
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -140,6 +148,9 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divid
 def launch(n: int, arguments: Sequence[str]) -> Failed | None:
     """Runs this program in n processes under torchrun, silently, and returns what failed."""
     logging.disable(logging.ERROR)  # a line for every signal that is passed on, and every failure
+    if hasattr(signal, "SIGUSR2"):  # of which torchrun would die, and its processes with it
+        signal.signal(signal.SIGUSR2, _as_sigterm)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "110")  # s, for a checkpoint; 30 else
     try:
         torchrun.main(["--standalone", "--nproc-per-node", str(n), "-m", "lengthgen", *arguments])
     except SignalException as stopped:
@@ -147,6 +158,10 @@ def launch(n: int, arguments: Sequence[str]) -> Failed | None:
     except ChildFailedError as failed:
         return first_failure(failed.failures)
     return None
+
+
+def _as_sigterm(*_: object) -> None:
+    signal.raise_signal(signal.SIGTERM)
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> Failed:

@@ -71,8 +71,9 @@ class Options(Section):
             "gpus_per_node": self.gpus,
             "cpus_per_task": self.cpus,
             "mem": self.mem and f"{self.mem}GB",
-            # srun of Slurm 22.05 and later no longer takes it from sbatch.
-            "srun_args": [f"--cpus-per-task={self.cpus}"] if self.cpus else None,
+            # srun of Slurm 22.05 and later no longer takes cpus from sbatch. export: for submitit's
+            # own variable, also where SBATCH_EXPORT=NONE is the rule.
+            "srun_args": ["--export=ALL", *([f"--cpus-per-task={self.cpus}"] * bool(self.cpus))],
             # requeue: even where JobRequeue=0 is the default
             "additional_parameters": {"signal": f"USR2@{grace}", "requeue": True},
         }
@@ -148,7 +149,8 @@ def submit(
     most = _largest_array()
     arrays = [points[i : i + most] for i in range(0, len(points), most)]
     parallel = max(1, (options.parallel or len(points)) // len(arrays))
-    executor.update_parameters(**options.sbatch, array_parallelism=parallel)
+    # wckey: submitit's own is refused where Slurm has a list of them.
+    executor.update_parameters(**options.sbatch, array_parallelism=parallel, wckey=None)
     for array in arrays:
         with signals.held_back():  # a job without a record would be submitted again
             try:
@@ -205,6 +207,7 @@ class ArrayTask:
 
     def __call__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
+        signal.signal(signal.SIGTERM, self._pass_on)
         code = self._wait()
         if abs(code) % 128 in (signal.SIGUSR2, signal.SIGTERM):
             # submitit has the first signal, too, and requeues the job. After the second, Slurm ends
@@ -213,12 +216,19 @@ class ArrayTask:
         if code:
             sys.exit(code if code > 0 else 128 - code)
 
+    def _pass_on(self, *_: object) -> None:
+        """Stops the run with a checkpoint: where jobs are cgroups Slurm signals this process alone.
+
+        submitit passes SIGTERM to nobody.
+        """
+        if self._process.poll() is None:
+            self._process.terminate()
+
     def checkpoint(self) -> "DelayedSubmission":
         """Stops the run with a checkpoint; returns what submitit runs once the job starts again."""
         from submitit.helpers import DelayedSubmission
 
-        if self._process.poll() is None:
-            self._process.terminate()
+        self._pass_on()
         self._wait()
         return DelayedSubmission(ArrayTask(self.arguments))
 

@@ -104,6 +104,7 @@ def train(
             show.advance(train.batch_tokens)
             if saves:
                 _save(state, ranks)
+        stopping = stopping or max(ranks.gather(stop.received))  # in the last step
     show.finish()
     if ranks.is_main and state.step == train.steps:
         checkpoints.mark_trained(config.run_dir, run=config.run_id)

@@ -153,6 +153,7 @@ REFUSED = {
     "sweep --slurm time=1:00": "as an integer (minutes, H:MM:SS or D-HH:MM:SS)",
     "sweep --slurm time=5,mem=4G": "as an integer (in GB, such as mem=4)",
     "sweep --slurm time=5,gpu=2": "--slurm: gpu: unknown key; did you mean gpus?",
+    "sweep runtime.device=cuda --slurm time=5": "runtime.device=cuda needs a GPU; add gpus=1",
     "sweep --slurm time=5,cpus=0": "--slurm: cpus: '0' should be greater than 0",
     "sweep train.lr=interval(2,1) --search 2": "train.lr: `low <= high` must hold, but got (low=2",
     "sweep 'train.lr=tag(log,interval(0,1))' --search 2": "give interval(a,b) with a below b, and",

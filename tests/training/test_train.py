@@ -1,6 +1,7 @@
 """Training is a function of its configuration, however it is interrupted or divided."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -86,6 +87,31 @@ def test_a_run_that_was_stopped_ends_with_the_bits_of_an_undisturbed_one(
     ran = here(*words(stopped, cache, *more))
     assert "resuming after step" in ran.err
     assert_same_bits(run_of(stopped), run_of(undisturbed))
+
+
+TASK = "import sys; from lengthgen.sweep.slurm import ArrayTask; ArrayTask(tuple(sys.argv[1:]))()"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "end", "kind"),
+    [(["-m", "lengthgen"], ["--gpus", "2"], signal.SIGUSR2), (["-c", TASK], [], signal.SIGTERM)],
+    ids=["torchrun", "a task of Slurm"],
+)
+def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
+    tmp_path: Path, cache: Path, start: list[str], end: list[str], kind: signal.Signals
+) -> None:
+    more = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=1000", "runtime.log_every=4"]
+    process = begin(*start, *words(tmp_path, cache, *more), *end)
+    wait_for_step(8, process, tmp_path)
+    process.send_signal(kind)
+    status, until = run_of(tmp_path) / "status.json", time.time() + 60
+    while '"running"' in status.read_text() and time.time() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)  # the task waits for Slurm to end it
+    process.communicate()
+    assert json.loads(status.read_text())["state"] == "stopped"
+    assert newest_checkpoint(run_of(tmp_path)).name < f"step-{STEPS}"
 
 
 @pytest.mark.slow
