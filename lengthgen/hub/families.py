@@ -25,10 +25,10 @@ ORIGINAL = "original_max_position_embeddings"
 BIASES = ["norm", "qkv", "attention_out", "mlp"]
 ACTIVATIONS = {  # of several names the first is written
     **{"silu": "swiglu", "swish": "swiglu", "gelu": "gelu", "relu": "relu"},
-    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
 }
 ROPE_TYPES = {  # our part, and its arguments
-    "linear": ("pi", ["factor"]),
+    "linear": ("pi", ["factor", ORIGINAL, "trained_factor"]),
     "dynamic": ("dynamic_ntk", ["factor", ORIGINAL]),
     "llama3": ("llama3", ["factor", ORIGINAL, "low_freq_factor", "high_freq_factor"]),
     "yarn": ("yarn", ["factor", ORIGINAL, "beta_fast", "beta_slow"]),
@@ -39,7 +39,8 @@ WRITTEN = ("llama", "qwen3", "qwen2", "smollm3", "gpt_neox", "mpt", "gpt2", "blo
 NESTED = ("rope_scaling", "rope_parameters", "attn_config")
 NULL_IS_A_VALUE = ("sliding_window", "num_key_value_heads", "head_dim")  # elsewhere: the default
 IGNORED = re.compile(  # keys that change no logit of a trained model, unless a family takes them
-    r".*(dropout|pdrop|token_id)|summary_.*|_?attn_impl(ementation)?|initializer_range|init_std"
+    r".*(dropout|pdrop|token_id)|summary_.*|_?attn_impl(ementation(_autoset)?)?|init_std"
+    r"|initializer_range|predict_special_tokens|_num_labels|output_past|unsloth_.*|finetuned"
     r"|(torch_)?dtype|transformers[_.].*|architectures|model_type|_(model_)?name_or_path"
     r"|_commit_hash|auto_map|id2label|label2id|return_dict|use_return_dict|problem_type|use_cache"
     r"|prefix|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|embedding_fraction"
@@ -159,7 +160,7 @@ def _read(keys: Keys, family: Family, length: int | None) -> Read:
         raise UserError(f"--length={T}: this model has {longest} learned positions; drop it")
     parts, layers = family.parts, None
     if "rope" in parts:
-        parts = _rope(keys, parts["rope"], longest or T)
+        parts = _rope(keys, parts["rope"], longest or T, T)
         parts, layers = _by_layer(keys, family, parts, n=model["n_layers"], T=T)
     for key, value in keys.left.items():
         if value and not IGNORED.fullmatch(key):  # an option that is off is no other model
@@ -168,7 +169,7 @@ def _read(keys: Keys, family: Family, length: int | None) -> Read:
     return Read(validate(Model, named, where="model."), parts, layers, T, logit_scale)
 
 
-def _rope(keys: Keys, usual: dict[str, Any], longest: int) -> Parts:
+def _rope(keys: Keys, usual: dict[str, Any], longest: int, T: int) -> Parts:
     """Returns RoPE and the part that scales it."""
     kind = keys.take("rope_type type", "default")
     base = float(keys.take("rope_theta rotary_emb_base", usual["base"]))
@@ -193,7 +194,9 @@ def _rope(keys: Keys, usual: dict[str, Any], longest: int) -> Parts:
         refuse("attention_factor", given)
     keys.require("truncate", True)
     usual = {"factor": s, "beta_fast": 32, "beta_slow": 1}
-    usual[ORIGINAL] = longest if kind == "dynamic" else original
+    # linear names no length: that of which T is s times, so that the variant `pi` scales once more.
+    usual["trained_factor"] = s
+    usual[ORIGINAL] = {"dynamic": longest, "linear": round(T / s)}.get(kind, original)
     part, names = ROPE_TYPES[kind]
     parts[part] = {name: keys.take(LAMBDAS.get(name, name), usual.get(name)) for name in names}
     return parts
@@ -263,7 +266,8 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
             rope["partial_rotary_factor"] = own["rotary_percentage"]
         for rope_type, (part, names) in ROPE_TYPES.items():
             if part in parts:
-                names = [n for n in names if (rope_type, n) != ("dynamic", ORIGINAL)]  # that is T
+                if rope_type in ("dynamic", "linear"):  # others are T, or follow from it
+                    names = names[:1]
                 arguments = {LAMBDAS.get(name, name): parts[part][name] for name in names}
                 rope |= {"rope_type": rope_type, **arguments}
         plain["rope_parameters"] = rope
@@ -277,9 +281,11 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
 def _typed(parts: Parts, config: Config) -> Parts:
     """Returns parts with all arguments; the length that factors refer to is T if none is given."""
     typed = schemes.typed(parts, plugins=config.plugins)
-    for arguments in typed.values():
+    for name, arguments in typed.items():
         if ORIGINAL in arguments and arguments[ORIGINAL] is None:
             arguments[ORIGINAL] = config.train.length
+        if name == "pi" and arguments["factor"] is not None:  # which reads no other
+            arguments |= {ORIGINAL: None, "trained_factor": 1.0}
     return typed
 
 

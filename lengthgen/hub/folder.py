@@ -83,6 +83,7 @@ def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, A
         fitting = written(config, vocab_size=rows)
     else:  # it was imported
         keys = read_json(run_dir / THEIRS)
+        keys.pop("auto_map", None)  # of code that does not come along
         fitting = keys, read(keys, T, where=run_dir)
     if fitting is None:
         return _own_keys(config, rows), trained

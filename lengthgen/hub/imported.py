@@ -28,7 +28,7 @@ from lengthgen.runs import checkpoints, directory, status
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 THEIRS = "conf/config.json"  # in a run, of the folder that it was imported from
 FINE_TUNING = 1.0e-4  # train.lr of what goes on with the weights
-PADDING = 1024  # rows of an embedding beyond the tokenizer's ids are fewer
+PADDING = 4096  # rows of an embedding beyond the tokenizer's ids are fewer
 
 
 def import_model(
@@ -84,6 +84,7 @@ def _folder(source: str, say: Callable[[str], None]) -> Path:
 
         say(f"downloading {source} from the Hugging Face Hub")
         about: dict[str, Any] = {"revision": revision or None, "allow_patterns": FILES}
+        about["ignore_patterns"] = ["consolidated*", "*/*"]  # the weights once more
         try:
             with hub_or_cache(repo, remedy="give a folder in Hugging Face layout"):
                 folder = Path(huggingface_hub.snapshot_download(repo, **about))
@@ -105,7 +106,8 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     if not path.is_file():
         raise UserError(
             f"{folder} has no tokenizer.json; write one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            "AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR), the model likewise, then "
+            "lengthgen import DIR"
         )
     tokenizer = read_tokenizer(path)
     if not 0 <= rows - (n := len(token_bytes(tokenizer))) < PADDING:

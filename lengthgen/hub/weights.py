@@ -36,7 +36,8 @@ class Tensors:
                     raise UserError(f"{reason}, which {index.name} names; download it again")
                 raise UserError(
                     f"{reason}: another format may run code when it is read; write one with "
-                    "transformers: from_pretrained(FOLDER).save_pretrained(FOLDER)"
+                    "transformers: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR),"
+                    " the tokenizer likewise, then lengthgen import DIR"
                 )
             try:
                 file: Any = safe_open(path, framework="pt")

@@ -162,8 +162,8 @@ class StreamingLlm(Remap, Window):
 
     Of the `width` keys that a query sees, sinks are numbered 0 ... sinks-1 (4 in the paper), recent
     ones follow, and the query is the last: sink j has the distance min(i, width - 1) - j. The
-    release counts recent keys without the query's own. A layer that does not rotate leaves out this
-    part and its mask: add `window` there.
+    release counts recent keys without the query's own. In a layer that does not rotate it is
+    `window` alone.
     """
 
     def branches(self, c: AttentionContext) -> list[Branch]:

@@ -113,14 +113,17 @@ class Scheme(nn.Module):
         return None
 
     def _hooks_of(self, layer: dict[str, Part]) -> LayerHooks:
+        masks: tuple[Part, ...] = ()
         if not any(part.rotary for part in layer.values()):
-            layer = {name: part for name, part in layer.items() if not part.needs_rotation()}
+            void = [part for part in layer.values() if part.needs_rotation()]
+            layer = {name: part for name, part in layer.items() if part not in void}
+            masks = tuple(part for part in void if part.overrides("visible"))
         names = {hook: [name for name in layer if layer[name].overrides(hook)] for hook in HOOKS}
         active = {hook: tuple(layer[name] for name in names[hook]) for hook in HOOKS}
         if fault := next(self._faults(layer, names), None):
             raise UserError(f"{self.where}: {fault}; {self._remedy}")
         owners = {hook: next(iter(active[hook]), None) for hook in OWNED}
-        qk, bias, visible = active["qk"], active["bias"], active["visible"]
+        qk, bias, visible = active["qk"], active["bias"], (*active["visible"], *masks)
         remaps = any(part.remaps for part in layer.values())
         first = [part.rotary for part in qk].index(True) if remaps else len(qk)
         table = self.contiguous and all(part.distance_only for part in bias)

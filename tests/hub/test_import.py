@@ -24,7 +24,7 @@ from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported, load
 from lengthgen.hub.families import read
 from lengthgen.hub.folder import export
-from lengthgen.model.build import build_model
+from lengthgen.model.build import build_model, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory
@@ -165,6 +165,18 @@ def test_an_imported_model_has_the_logits_of_its_family_decodes_them_and_goes_ba
         assert type(again) is type(theirs)
         close(logits(again, some_tokens(T)), wanted[T], atol=1e-6)
         close(logits(load(folder).model, some_tokens(T)), wanted[T], atol=1e-5)
+
+
+def test_interpolation_of_a_model_that_has_it_already_scales_once_more(
+    save: Callable[..., Path],
+) -> None:
+    theirs = their_model("llama linear")
+    twice = their_model("llama linear", **rope("linear", factor=4.0))
+    run_dir = run_of(save(theirs))
+    ours, config = our_model(run_dir), directory.load_config(run_dir)
+    ours.scheme = with_parts(ours, config, config.variant("pi"))
+    for model, length in ((theirs, 7), (theirs, T), (twice, 2 * T)):
+        close(logits(ours, some_tokens(length)), logits(model, some_tokens(length)), atol=1e-5)
 
 
 def test_shards_in_bf16_are_read_as_the_numbers_they_hold(save: Callable[..., Path]) -> None:

@@ -21,13 +21,13 @@ PACKAGE = {
     "runs": 869,  # 750, was 848; uploads, Windows, edited code, signals, agreement, locks, srun
     "model": 1623,  # 1300; dropout, fused remaps, plugins, two blocks, what a GPU compiles
     "data": 1364,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
-    "schemes": 1086,  # 1045; without schemes; digests of code, void parts
+    "schemes": 1089,  # 1045; without schemes; digests of code, void parts, masks of void ones
     "config": 1506,  # 900; a run changed, defaults, papers, typos, digests, ranges, what is chosen
     "errors, escaping, files, terminal": 523,  # 450; refusals, folders of exports and imports
     "tasks": 1061,  # without tasks; mistakes of a task's inventor
     "probes": 434,  # was 410; without probes; variants, axes, edited definitions, mistakes
     "encoder_decoder": 356,  # 350; dropout, its encoder's
-    "hub": 1114,  # 700, was 1330; layouts of transformers, an own one, upload, moves
+    "hub": 1124,  # 700, was 1330; layouts of transformers, an own one, upload, moves, linear
     "generation": 132,  # limits
 }
 TESTS = {
@@ -36,13 +36,13 @@ TESTS = {
     "data": 1274,  # odd files, formats, a Hub on this machine, NFC; splits, tables, signatures
     "encoder_decoder": 303,
     "evaluation": 753,  # edited code, costs
-    "hub": 800,  # 680; trained lengths, exports, families, corpora of imports, keys, moves
+    "hub": 812,  # 680; linear; trained lengths, exports, families, corpora of imports, keys, moves
     "integration": 667,
     "model": 847,  # plugins that leak, prefixes; over two blocks, no return, Flex
     "probes": 562,  # was 525; variants, definitions edited; mistakes
     "report": 1415,  # 1335; flipped bits, figures of docs, width, colours, one document, old files
     "runs": 822,  # 750, was 806; ranks agree, also on checkpoints; killed, files; --force, srun
-    "schemes": 2575,  # 2515; rows alone, draws, finite at 32T, void parts, docs, signatures
+    "schemes": 2593,  # 2515; rows alone, draws, finite at 32T, void parts, docs, YaRN twice
     "support": 1178,  # 1180; a W&B, a Slurm, a Hub on this machine, statuses; parts, no Hydra
     "sweep": 1108,  # 790, was 1048; grids extended; ranks, Optuna, Slurm; two sweeps, bounds, rates
     "tasks": 1129,  # brief tables, gaps; mistakes, partial series, plugins

@@ -228,3 +228,11 @@ def test_a_temperature_multiplies_scores_and_never_biases(name: str) -> None:
             close(attend(q, k, v, replace(c, hooks=layer)), want, atol=1e-12)
     last = replace(c, q_pos=c.q_pos[-3:], rows=slice(LENGTH - 3, LENGTH))
     close(attend(q[:, :, -3:], k, v, replace(last, hooks=layer)), want[:, :, -3:], atol=1e-12)
+
+
+def test_streaming_llm_is_its_mask_in_a_layer_that_does_not_rotate() -> None:
+    rope = Rope(SHAPE, base=100, rotary_percentage=1, layout="half")
+    parts = {"rope": rope, "streaming_llm": StreamingLlm(SHAPE, width=1, sinks=3)}
+    rotating, other = Scheme(parts, layers=[["rope"], []], n_layers=2).layers
+    assert rotating.scores is parts["streaming_llm"]
+    assert (other.scores, other.visible) == (None, (parts["streaming_llm"],))

@@ -205,6 +205,16 @@ def test_yarn_interpolates_between_the_published_pairs(case: dict[str, Any]) -> 
         assert [float(bound) for bound in part.bounds(omega)] == case["want"]
 
 
+def test_yarn_over_other_scaling_takes_each_pair_by_its_own_turns() -> None:
+    of = dims(128, train_length=8192)  # of Llama 3
+    scaling = Llama3(of, factor=8, low_freq_factor=1, high_freq_factor=4)
+    omega, part = scaled(scaling, 1, base=5e5), Yarn(of, factor=2, beta_fast=32, beta_slow=1)
+    ratio, turns = omega / part.frequencies(omega, bare_call(of, 1)), part.turns(omega)
+    torch.testing.assert_close(ratio[turns <= 1], torch.full_like(ratio[turns <= 1], 2))
+    torch.testing.assert_close(ratio[turns >= 32], torch.ones_like(ratio[turns >= 32]))
+    assert min(int((turns <= 1).sum()), int((turns >= 32).sum())) > 10
+
+
 @pytest.mark.parametrize("case", published("longrope2_critical_pairs"))
 def test_longrope2_divides_from_the_published_pair_on_by_all_of_s(case: dict[str, Any]) -> None:
     of = dims(case["d_rotated"], train_length=case["train_length"])

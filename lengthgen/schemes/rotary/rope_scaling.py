@@ -56,10 +56,18 @@ class Pi(RopeScaling):
     """Position interpolation: Chen et al. 2023, arXiv 2306.15595. Divides all angles by s.
 
     The paper fine-tunes at the new length; without that it is a reference for the others.
+    trained_factor: s of the trained model, below which null does not go.
     """
 
+    def __init__(
+        self, shape: ModelDims, *, trained_factor: AtLeastOne = 1.0, **others: Any
+    ) -> None:
+        super().__init__(shape, **others)
+        self.trained_factor = trained_factor
+
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return omega_R / self.stretch(c)
+        s = self.stretch(c)
+        return omega_R / (max(s, self.trained_factor) if self.factor is None else s)
 
 
 class Ntk(RopeScaling):
@@ -123,7 +131,7 @@ class Yarn(RopeScaling):
     and high are the pairs with beta_fast (32) and beta_slow (1) turns within T, rounded outwards:
     the released code (jquesnelle/yarn, LlamaYaRNScaledRotaryEmbedding.py) and HF transformers. The
     paper's ramp is linear in the number of turns. The number of the pair with n turns,
-    r ln(T / (2 pi n)) / (2 ln base), is read off the first two angles, whatever base made them.
+    r ln(T / (2 pi n)) / (2 ln base), is read off the two angles next to it, whatever made them.
 
     Logits are multiplied by mscale^2, mscale = 0.1 ln s + 1: all of them, as by the paper's 1/t.
     With partial rotation the released code and HF scale the rotated channels' part alone.
@@ -152,11 +160,15 @@ class Yarn(RopeScaling):
 
     def bounds(self, omega_R: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the numbers of the last pair to keep and of the first one to divide by s."""
-        first, second = self.turns(omega_R[:2]).log()
-        low, high = (
-            (first - math.log(n)) / (first - second) for n in (self.beta_fast, self.beta_slow)
-        )
+        low, high = (self.pair(omega_R, turns=n) for n in (self.beta_fast, self.beta_slow))
         return low.floor().clamp(min=0), high.ceil().clamp(max=2 * len(omega_R) - 1)
+
+    def pair(self, omega_R: Tensor, *, turns: float) -> Tensor:
+        """Returns the number of the pair with so many turns within T, between two or beyond all."""
+        log_R, log_n = self.turns(omega_R).log(), math.log(turns)
+        i_1 = (log_R >= log_n).sum(0, keepdim=True).sub(1).clamp(0, len(omega_R) - 2)
+        above, below = log_R.gather(0, i_1), log_R.gather(0, i_1 + 1)
+        return (i_1 + (above - log_n) / (above - below)).squeeze(0)
 
     def qk(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Rotated:
         return Rotated(q_BHQK * (0.1 * math.log(self.stretch(c)) + 1) ** 2, k_BHSK)
