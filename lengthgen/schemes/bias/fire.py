@@ -80,12 +80,8 @@ class Fire(Part):
     def bias(self, c: AttentionContext) -> Tensor:
         threshold = (of_layer(self.w, c).to(c.dtype) * self.initial_threshold).abs()
         of_rows = self.by_entry
-        if (
-            not torch.compiler.is_compiling()
-        ):  # whose graph ends where values decide what to compute
-            if (
-                c.q_pos.max() < threshold
-            ):  # a function of the distance; so it is in most of training
+        if not torch.compiler.is_compiling():  # a graph ends where values decide what is computed
+            if c.q_pos.max() < threshold:  # a function of the distance: so it is mostly in training
                 return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
             in_order = c.q_pos.dim() == c.k_pos.dim() == 1 and all(
                 bool((pos.diff() == 1).all()) for pos in (c.q_pos, c.k_pos)
