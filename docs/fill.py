@@ -187,24 +187,15 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
 
 def screen(study: str, name: str, lengths: list[int]) -> str:
     """Returns a series as a command shows it at its end."""
-    values = [
-        *(text(ppl(study, name, n)) for n in lengths),
-        verdict(gain(study, name, lengths[-1])),
+    at_end = verdict(gain(study, name, lengths[-1]))
+    lines = [
+        ["scheme", *map(short, lengths), "verdict"],
+        [name, *(text(ppl(study, name, n)) for n in lengths), at_end],
     ]
-    lines = [["scheme", *map(short, lengths), "verdict"], [name, *values]]
     head, row = ("".join(cell.rjust(9) for cell in line) for line in lines)
     title = "Perplexity by context length".center(len(head)).rstrip()
-    return "\n".join(
-        [
-            "```text",
-            title,
-            "",
-            head,
-            " " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * len(head),
-            row,
-            "```",
-        ]
-    )
+    rule = " " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * len(head)
+    return f"```text\n{title}\n\n{head}\n{rule}\n{row}\n```"
 
 
 def markdown(lines: list[list[str]]) -> str:

@@ -71,14 +71,14 @@ source scripts/install.sh
 six=sinusoidal,rope,t5,alibi,nope,kerple
 slow=deberta,gated_delta,path_attention,dape_kerple,dape_v2_kerple
 explicit=asentmax,linear_attention # slow at 16k
-given=("$@") # ${given[@]+...}: of no words, for the bash of macOS
-alone=(runtime.threads=1 runtime.wandb=off runtime.device=cpu)
+given=(runtime.device=cpu "$@") # never of no words, of which the bash of macOS would end
+alone=(runtime.threads=1 runtime.wandb=off)
 
 # sweep NAME OVERRIDE...: trains what is left of it and evaluates it
 sweep() {
   local root=runs/$1
   shift
-  .venv/bin/lengthgen sweep eval=full "$@" "${alone[@]}" "runtime.root=$root" ${given[@]+"${given[@]}"}
+  .venv/bin/lengthgen sweep eval=full "$@" "${alone[@]}" "runtime.root=$root" "${given[@]}"
 }
 
 # copied NAME RUN...: copies runs of another study that are not there yet; rows are added to a copy
@@ -97,7 +97,7 @@ after() {
 }
 
 is_dry_run() {
-  [[ " ${given[*]-} " == *" --dry-run "* ]]
+  [[ " ${given[*]} " == *" --dry-run "* ]]
 }
 
 of_report=(seed=1,2 train.tokens=3000000 eval.targets=64 'eval.reference_variants=[]')
@@ -141,7 +141,7 @@ rates() {
     "scheme=fire,bam,alibi_learned,$others train.lr=4e-3 train.scheme_lr_ratio=1,16"; do
     # shellcheck disable=SC2086  # several words
     .venv/bin/lengthgen tune eval=full $grid train.tokens=2000000 "${alone[@]}" \
-      runtime.root=runs/rates/runs --out results/rates ${given[@]+"${given[@]}"}
+      runtime.root=runs/rates/runs --out results/rates "${given[@]}"
   done
 }
 
@@ -308,7 +308,7 @@ more_tokens() {
 # The rate of the smaller models is the better of two here as well.
 size() {
   .venv/bin/lengthgen tune scheme=rope_conv model=small train.lr=2e-3,4e-3 train.tokens=2000000 \
-    eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/rates/small ${given[@]+"${given[@]}"}
+    eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/rates/small "${given[@]}"
   local larger=(experiment=leaderboard model=small 'eval.lengths=[128,512,1024,2048,4096,16384]')
   sweep size "${larger[@]}" seed=1 scheme=rope_conv,nope_conv
   sweep size "${larger[@]}" seed=1,2,3 scheme=alibi_conv
@@ -391,7 +391,7 @@ imported() {
     eval.endpoints_per_document=1 eval.targets=128 eval.max_context=32768 eval.deduplicate=false \
     eval.precision=bf16 \
     'eval.lengths=[512,2048,8192,12288,16384]' 'eval.reference_variants=[]' \
-    "runtime.root=$root" "${alone[@]}" ${given[@]+"${given[@]}"})
+    "runtime.root=$root" "${alone[@]}" "${given[@]}")
   # Factors of the others are L/T. These groups keep distances at 2T within 0.7 T.
   mkdir -p "$root/conf/variant"
   echo '{selfextend: {neighbours: 0.25, group: 4}}' >"$root/conf/variant/selfextend_2x.yaml"

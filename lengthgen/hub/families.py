@@ -193,9 +193,8 @@ def _rope(keys: Keys, usual: dict[str, Any], longest: int, T: int) -> Parts:
     if not math.isclose(given := keys.take("attention_factor", mscale), mscale, rel_tol=1e-6):
         refuse("attention_factor", given)
     keys.require("truncate", True)
-    usual = {"factor": s, "beta_fast": 32, "beta_slow": 1}
+    usual = {"factor": s, "trained_factor": s, "beta_fast": 32, "beta_slow": 1}
     # linear names no length: that of which T is s times, so that the variant `pi` scales once more.
-    usual["trained_factor"] = s
     usual[ORIGINAL] = {"dynamic": longest, "linear": round(T / s)}.get(kind, original)
     part, names = ROPE_TYPES[kind]
     parts[part] = {name: keys.take(LAMBDAS.get(name, name), usual.get(name)) for name in names}

@@ -21,7 +21,7 @@ from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.exported import OWN
 from lengthgen.hub.families import EMPTY, Read, families, read
-from lengthgen.hub.weights import Tensors, Weights, ours, read_json
+from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
 from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, status
 
@@ -104,11 +104,7 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     """Returns the model's own. Raises UserError if the embedding is that of another."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise UserError(
-            f"{folder} has no tokenizer.json; write one with transformers: "
-            "AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR), the model likewise, then "
-            "lengthgen import DIR"
-        )
+        raise UserError(f"{folder} has no tokenizer.json; {CONVERT}")
     tokenizer = read_tokenizer(path)
     if not 0 <= rows - (n := len(token_bytes(tokenizer))) < PADDING:
         raise UserError(

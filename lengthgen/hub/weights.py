@@ -15,6 +15,10 @@ from lengthgen.hub.families import Family
 from lengthgen.model.transformer import Transformer
 
 BUFFERS = re.compile(r"(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias)$")
+CONVERT = (
+    "write it with transformers: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR), "
+    "AutoTokenizer likewise, then lengthgen import DIR"
+)
 MATRICES = ("qkv", "attention_out", "mlp_in", "mlp_out")
 Weights = dict[str, Tensor]
 
@@ -34,11 +38,7 @@ class Tensors:
                 reason = f"{folder} has no {path.name}"
                 if index.exists():
                     raise UserError(f"{reason}, which {index.name} names; download it again")
-                raise UserError(
-                    f"{reason}: another format may run code when it is read; write one with "
-                    "transformers: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR),"
-                    " the tokenizer likewise, then lengthgen import DIR"
-                )
+                raise UserError(f"{reason}: another format may run code when it is read; {CONVERT}")
             try:
                 file: Any = safe_open(path, framework="pt")
                 full_names: list[str] = file.keys()

@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from lengthgen.errors import Refused, UserError, first_line
+from lengthgen.runs import signals
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for another one gives up
@@ -148,11 +149,12 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divid
 def launch(n: int, arguments: Sequence[str]) -> Failed | None:
     """Runs this program in n processes under torchrun, silently, and returns what failed."""
     logging.disable(logging.ERROR)  # a line for every signal that is passed on, and every failure
-    if hasattr(signal, "SIGUSR2"):  # of which torchrun would die, and its processes with it
-        signal.signal(signal.SIGUSR2, _as_sigterm)
+    others = [kind for kind in signals.SCHEDULER if kind != signal.SIGTERM]
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "110")  # s, for a checkpoint; 30 else
     try:
-        torchrun.main(["--standalone", "--nproc-per-node", str(n), "-m", "lengthgen", *arguments])
+        with signals.handled(others, _as_sigterm):  # of which torchrun would die
+            words = ["--standalone", "--nproc-per-node", str(n), "-m", "lengthgen", *arguments]
+            torchrun.main(words)
     except SignalException as stopped:
         raise SystemExit(128 + stopped.sigval) from None
     except ChildFailedError as failed:

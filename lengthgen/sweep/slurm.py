@@ -207,8 +207,8 @@ class ArrayTask:
 
     def __call__(self) -> None:
         self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
-        signal.signal(signal.SIGTERM, self._pass_on)
-        code = self._wait()
+        with signals.handled([signal.SIGTERM], self._pass_on):  # which submitit ignores
+            code = self._wait()
         if abs(code) % 128 in (signal.SIGUSR2, signal.SIGTERM):
             # submitit has the first signal, too, and requeues the job. After the second, Slurm ends
             # a job that is cancelled and requeues one that is preempted, unless it ends by itself.
@@ -217,10 +217,7 @@ class ArrayTask:
             sys.exit(code if code > 0 else 128 - code)
 
     def _pass_on(self, *_: object) -> None:
-        """Stops the run with a checkpoint: where jobs are cgroups Slurm signals this process alone.
-
-        submitit passes SIGTERM to nobody.
-        """
+        """Stops the run with a checkpoint: where jobs are cgroups Slurm signals the task alone."""
         if self._process.poll() is None:
             self._process.terminate()
 
