@@ -23,6 +23,8 @@
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
 #               tokens
 #   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
+#   rates_conv  learning rates of those with the convolution, two seeds, by the loss at T on the
+#               tuning split
 #   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
 #               after leaderboard
 #   alibi_flat  ALiBi of leaderboard, with the convolution, five seeds, on 128 documents; after
@@ -57,7 +59,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard conv_masks alibi_flat t5_rate \
+fire_positions fine_tuning schemes slow_schemes leaderboard rates_conv conv_masks alibi_flat t5_rate \
 more_tokens size train_1024 sinusoidal_scale second_bos tasks encoder_decoder smollm2 \
 smollm2_python statistics"
 name=${1-}
@@ -269,6 +271,19 @@ leaderboard() {
   sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=sinusoidal,sinusoidal_conv train.lr=2e-3
   after lengthgen report runtime.root=runs/leaderboard --out results/leaderboard
   after python docs/training_loss.py results/leaderboard/training.csv runs/leaderboard/*-s?-*
+}
+
+# Own rates of biases are those of leaderboard; t5_rate varies the one of T5.
+rates_conv() {
+  local grid three="train.lr=2e-3,4e-3,8e-3"
+  for grid in "scheme=rope_conv,nope_conv,alibi_conv $three" \
+    "scheme=kerple_conv $three train.scheme_lr_ratio=4" \
+    "scheme=t5_conv $three train.scheme_lr_ratio=64" \
+    "scheme=sinusoidal_conv train.lr=1e-3,2e-3,4e-3"; do
+    # shellcheck disable=SC2086  # several words
+    .venv/bin/lengthgen tune experiment=leaderboard $grid seed=1,2 train.tokens=2000000 \
+      "${alone[@]}" runtime.root=runs/rates_conv/runs --out results/rates/conv "${given[@]}"
+  done
 }
 
 conv_masks() {
