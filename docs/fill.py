@@ -267,7 +267,7 @@ def text(value: Any) -> str:
         return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)
     if isinstance(value, str | int):
         return str(value)
-    return "-" if value in (None, math.nan) else number(value)
+    return "-" if value is None or math.isnan(value) else number(value)
 
 
 def value_of(expression: str) -> Any:

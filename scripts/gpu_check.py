@@ -25,6 +25,7 @@ bf16       loss of a training step: relative difference, at most BF16, and finit
 import argparse
 import csv
 import gc
+import io
 import sys
 import time
 import traceback
@@ -42,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where lengthgen 
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides
+from lengthgen.files import replace_file
 from lengthgen.model import kernels
 from lengthgen.model.build import create, generator_of, with_parts
 from lengthgen.model.transformer import Transformer
@@ -450,7 +452,7 @@ def main() -> None:
         rows.append(row)
         print(line(row), flush=True)
         if asked.out:
-            write(asked.out, row)
+            write(asked.out, rows)
     failed = [row for row in rows if row["verdict"] == "FAIL"]
     print(f"\n{gpu}: {len(rows)} checks in {time.monotonic() - began:.0f} s")
     for row in (*(row for row in rows if row["check"] in ("no wait", "tokens/s")), *failed):
@@ -468,13 +470,12 @@ def line(row: dict[str, str]) -> str:
     )
 
 
-def write(path: Path, row: dict[str, str]) -> None:
-    begun = path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, row)
-        if not begun:
-            writer.writeheader()
-        writer.writerow(row)
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, text.getvalue().encode())
 
 
 if __name__ == "__main__":

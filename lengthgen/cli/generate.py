@@ -35,6 +35,8 @@ def generate_text(
         raise UserError(
             f"generate: one run at a time, not {len(run_dirs)}; drop {run_dirs[1].name}"
         )
+    if variant is not None:
+        changes["eval.variants"] = [variant]  # which reads one of --config-dir
     from lengthgen import generation, pipeline
     from lengthgen.model.kv_cache import why_uncached
     from lengthgen.terminal import Progress

@@ -121,13 +121,13 @@ def record(run_dir: Path) -> dict[str, Any]:
         state, reason, *_ = status.read_status(run_dir, run=config.run_id)
         trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
         rows = stored(run_dir, run=config.run_id)
+        steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
     except UserError as error:
         return of_run | {"state": "unreadable", "reason": str(error)}
     own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
     newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(own))
     most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
     own = [row for row in own if row["endpoints"] == most[0][0]]
-    steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
     steps += [row["train/step"] for row in trained[-1:]]
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):

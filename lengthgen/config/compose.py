@@ -155,7 +155,10 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
 def root_of(changes: Mapping[str, Any]) -> Path:
     """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
     known = {"runtime.root": defaults()["runtime"]["root"]} | user_defaults() | dict(changes)
-    return Path(os.path.expanduser(known["runtime.root"]))
+    root = known["runtime.root"]
+    if not isinstance(root, str | Path):
+        raise UserError(f"runtime.root: {root!r} is no folder; quote it: runtime.root=\"'2024'\"")
+    return Path(root).expanduser()
 
 
 def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
 
 _TAIL = Protocol(
     name=HEADLINE,
-    summary="matched tail: the same K targets at every length, beyond T after >= T tokens",
+    summary="matched tail: the same K targets at every length, each after at least T tokens",
     source="the headline here",
     block=matched_block,
     matched=True,

@@ -1,5 +1,6 @@
 """The model card: what was trained on what, what was measured and how, and how it is loaded."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,19 @@ from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
 
 
+def to_share(config: Config) -> dict[str, Any]:
+    """Returns a configuration as plain values; of paths of this machine their last parts."""
+
+    def shared(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shared(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [shared(each) for each in value]
+        return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
+
+    return shared(to_plain(config))
+
+
 def card(
     config: Config,
     run_dir: Path,
@@ -34,7 +48,7 @@ def card(
     No text of a row becomes markup.
     """
     own = keys["model_type"] == OWN
-    plain = to_plain(config)
+    plain = to_share(config)
     del plain["scheme"]["variants"]
     of_training = ("corpus", "train") if config.train.tokens else ()  # else it was imported
     settings = {key: plain[key] for key in ("scheme", "model", *of_training)}

@@ -15,13 +15,13 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor
 
 from lengthgen import __version__
-from lengthgen.config.schema import Config, to_plain
+from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, sha256_of
-from lengthgen.hub.card import card
+from lengthgen.hub.card import card, to_share
 from lengthgen.hub.exported import CARD, CONFIG, OWN, TOKENIZER, WEIGHTS, About
 from lengthgen.hub.families import families, read, written
 from lengthgen.hub.imported import THEIRS
@@ -56,7 +56,7 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
             weights=sha256_of(aside / WEIGHTS),
             vocab_size=corpus.vocab_size,
             plugins=[f"plugins/{digest}.py" for digest in config.plugins],
-            config={key: value for key, value in to_plain(config).items() if key not in LEFT_OUT},
+            config={key: value for key, value in to_share(config).items() if key not in LEFT_OUT},
         )
         if about.plugins:
             shutil.copytree(run_dir / "plugins", aside / "plugins")

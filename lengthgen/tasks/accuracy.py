@@ -144,7 +144,10 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]
     names = sorted(set[str].intersection(*map(set[str], tables))) if tables else []
     if len(names) < 2 or len({len(table[name]) for table in tables for name in names}) > 1:
         return {}
-    ranks = [pd.DataFrame(table)[names].rank(axis=1, ascending=False) for table in tables]
+    ranks = [
+        pd.DataFrame({name: table[name] for name in names}).rank(axis=1, ascending=False)
+        for table in tables
+    ]
     mean = sum(ranks[1:], ranks[0]) / len(ranks)  # by seed and series
     seeds = {name: tuple(mean[name]) for name in names}
     return {

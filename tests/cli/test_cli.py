@@ -103,6 +103,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "list: what? schemes, variants, models, "),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
+        ("list runs runtime.root=2024", "runtime.root: 2024 is no folder; quote it"),
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
         ("data corpus.path=x", "corpus.path: the chosen corpus has no such key, but corpus=files"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
@@ -198,6 +199,14 @@ def test_what_a_stream_cannot_encode_is_shown_escaped(run_id: str) -> None:
     words = ["generate", run_id, "--tokens", "1", "--prompt", "abcd\u00e9"]
     ran = here(*words, encoding="ascii")
     assert (ran.code, "abcd\\xe9" in ran.out) == (0, True), ran
+
+
+def test_a_text_is_continued_under_a_variant_of_ones_own(shell: Shell, run_id: str) -> None:
+    Path("mine/variant").mkdir(parents=True)
+    Path("mine/variant/near.yaml").write_text("window: {width: 1.0, sinks: 0}\n")
+    words = ["generate", run_id, "--prompt", "abcd", "--tokens", "1", "--variant"]
+    assert "no variant 'near'" in shell.refused(*words, "near")
+    assert shell.run(*words, "near", "--config-dir", "mine").code == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

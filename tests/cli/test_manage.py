@@ -174,9 +174,13 @@ def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, 
     assert {path: path.stat().st_size for path in run.rglob("*")} == before
 
 
-def test_a_run_that_is_damaged_hides_no_other_and_can_be_removed(shell: Shell, run: Path) -> None:
+@pytest.mark.parametrize("name", ["config.yaml", "checkpoints"])
+def test_a_run_that_is_damaged_hides_no_other_and_can_be_removed(
+    shell: Shell, run: Path, name: str
+) -> None:
     shell.run("train", "--from", run.name, "seed=2")
-    (run / "config.yaml").write_text("{")
+    (run / name).rename(run / "before")
+    (run / name).symlink_to(name)  # can be read by nobody
     states = {row[0]: row[1] for row in rows(shell.run("list", "runs").out)[1:]}
     assert states.pop(run.name) == "unreadable"
     assert [*states.values()] == ["done"]

@@ -22,13 +22,14 @@ from small import close, refusal, small_config
 from trained import ALONE, QUIET
 
 from lengthgen.config import plugins
-from lengthgen.config.schema import Config
+from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator
 from lengthgen.files import read_rows, write_rows
 from lengthgen.hub import load
+from lengthgen.hub.card import to_share
 from lengthgen.hub.folder import export
 from lengthgen.pipeline import config_of as config_of_run
 from lengthgen.pipeline import train_and_evaluate
@@ -192,6 +193,19 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
     want = {"name": "rope", "parts": run.scheme.parts, "layers": None, "lr_ratio": 1.0}
     assert settings["scheme"] == want
     assert settings["train"] == run.train.model_dump()
+
+
+def test_what_is_shared_of_a_configuration_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    corpus = f"corpus.path=[{tmp_path}/a,{tmp_path}/b] corpus.tokenizer={tmp_path}/t.json".split()
+    base = f"train.init_from={tmp_path}/base"
+    config = from_overrides(
+        ["corpus=files", "corpus.name=mine", *corpus, base], config_dir=None, plugins=[]
+    )
+    shared = to_share(config)
+    assert str(tmp_path) not in json.dumps(
+        {k: shared[k] for k in ("scheme", "model", "corpus", "train")}
+    )
+    assert (shared["corpus"]["path"], shared["train"]["init_from"]) == (["a", "b"], "base")
 
 
 @pytest.mark.parametrize("name", ["alibi", "nope, Llama"])

@@ -110,6 +110,12 @@ def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str) -> None:
     assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[body]}", said)
 
 
+def test_dropout_hides_no_randomness_of_a_part(tmp_path: Path) -> None:
+    body = "def embed(self, x, c): return x * torch.rand(())"
+    config = config_of(tmp_path / "mine.py", body, "model.dropout=0.1")
+    assert "outputs are random" in refusal(try_out, create(config, vocab_size=12), config)
+
+
 def test_texts_are_not_taken_for_as_many_heads(tmp_path: Path) -> None:
     body = "def weights(self, s, c): return s.softmax(-1).mean(1)"  # [B, Q, S]
     config = config_of(tmp_path / "mine.py", body, "model.n_heads=2")

@@ -207,9 +207,11 @@ def tuned_yaml(folder: Path, **entries: object) -> str:
     return f"train.tuned={path}"
 
 
-def test_each_scheme_takes_its_rate(tmp_path: Path) -> None:
+def test_each_scheme_takes_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = {**ENTRY, "lr": 0.008, "scheme_lr_ratio": 16.0}
-    path = tuned_yaml(tmp_path, rope=ENTRY, t5=other)
+    tuned_yaml(tmp_path, rope=ENTRY, t5=other)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = "train.tuned='~/tuned.yaml'"
     rope, t5 = (small_config(f"scheme={name}", path) for name in ("rope", "t5"))
     assert (rope.train.lr, rope.train.scheme_lr_ratio) == (0.002, None)
     assert (t5.train.lr, t5.train.scheme_lr_ratio) == (0.008, 16.0)

@@ -90,6 +90,13 @@ def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) ->
     assert first.recipe == other.recipe != small_config("scheme=t5").recipe
 
 
+def test_keys_that_describe_the_same_model_are_no_difference(base: Path) -> None:
+    same = config_of(base, "scheme=t5")
+    other = config_of(base, "scheme=t5", "model.n_kv_heads=4", "model.d_head=8")
+    assert other.model != same.model
+    assert other.run_id == same.run_id
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
