@@ -5,6 +5,7 @@ python docs/figures.py [NAME ...]
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,16 +50,9 @@ def hero() -> Figure | None:
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
 
 
-def train_lengths() -> Figure | None:
-    _, found = study("figure1")
-    title = "Perplexity by context length, trained on 512 and on 1,024 tokens"
-    return figures.curve(found, title=title)
-
-
-def gain() -> Figure | None:
-    _, found = study("figure1")
-    found = found[found["train_length"] == 512]
-    return figures.gain(found.assign(series=found["scheme"].map(NAMES)))
+def curve(name: str, title: str) -> Figure | None:
+    """Draws the perplexity of all series of a study."""
+    return figures.curve(study(name)[1], title=title)
 
 
 def fine_tuning() -> Figure | None:
@@ -74,10 +68,6 @@ def fine_tuning() -> Figure | None:
     ]
     title = "RoPE: perplexity by context length, before and after fine-tuning at 2,048 tokens"
     return figures.curve(found.assign(series=named, scheme=named, train_length=512), title=title)
-
-
-def schemes() -> Figure | None:
-    return figures.curve(study("schemes")[1], title="Perplexity of 35 schemes by context length")
 
 
 def six_schemes() -> Figure | None:
@@ -130,11 +120,6 @@ def variants() -> Figure | None:
     return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
 
 
-def nope_masks() -> Figure | None:
-    title = "NoPE trained on 512 tokens: perplexity behind masks, and with log-n scaling"
-    return figures.curve(study("nope_masks")[1], title=title)
-
-
 @style.styled()
 def position(layer: int = 3) -> Figure:
     """Draws the positions that the probe reads off NoPE's states, by those where it reads."""
@@ -185,35 +170,10 @@ def second_bos(layers: tuple[int, int] = (1, 3)) -> Figure:
     return drawn
 
 
-def fire_positions() -> Figure | None:
-    title = "FIRE trained on 512 tokens: perplexity behind masks, and with queries clamped to T"
-    return figures.curve(study("fire_positions")[1], title=title)
-
-
-def kerple() -> Figure | None:
-    return figures.gain(study("kerple")[1])
-
-
-def books() -> Figure | None:
-    return figures.curve(study("books")[1], title="Books in English: perplexity by context length")
-
-
-def budget() -> Figure:
-    return by("budget", "tokens_seen", "tokens seen in training")
-
-
-def context() -> Figure:
-    return by("context", "train_length", "T, tokens of context in training")
-
-
-def accuracy(name: str, task: str) -> Callable[[], Figure | None]:
-    """Returns what draws the accuracy of a task of a committed study over length."""
-
-    def drawn() -> Figure | None:
-        section = tasks.section(load([ROOT / "results" / name]))
-        return None if section is None else section.figures[f"accuracy-{task}"]
-
-    return drawn
+def accuracy(name: str, task: str) -> Figure | None:
+    """Draws the accuracy of a task of a committed study over length."""
+    section = tasks.section(load([ROOT / "results" / name]))
+    return None if section is None else section.figures[f"accuracy-{task}"]
 
 
 @style.styled()
@@ -283,13 +243,29 @@ def training_loss() -> Figure:
 
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
-    **{"hero": hero, "train-lengths": train_lengths, "gain": gain, "fine-tuning": fine_tuning},
-    **{"leaderboard": six_schemes, "training-loss": training_loss, "smollm2": smollm2},
-    **{"schemes": schemes, "variants": variants, "budget": budget, "context": context},
-    **{"nope_masks": nope_masks, "fire_positions": fire_positions, "kerple": kerple},
-    **{"books": books, "position": position, "second_bos": second_bos},
-    "accuracy-copy": accuracy("tasks", "copy"),
-    "encoders-copy": accuracy("encoder_decoder", "copy"),
+    **{"hero": hero, "leaderboard": six_schemes, "training-loss": training_loss},
+    **{"smollm2": smollm2, "variants": variants, "fine-tuning": fine_tuning},
+    **{"position": position, "second_bos": second_bos},
+    "kerple": lambda: figures.gain(study("kerple")[1]),
+    "budget": partial(by, "budget", "tokens_seen", "tokens seen in training"),
+    "context": partial(by, "context", "train_length", "T, tokens of context in training"),
+    "accuracy-copy": partial(accuracy, "tasks", "copy"),
+    "encoders-copy": partial(accuracy, "encoder_decoder", "copy"),
+    "schemes": partial(curve, "schemes", "Perplexity of 35 schemes by context length"),
+    "books": partial(curve, "books", "Books in English: perplexity by context length"),
+    "train-lengths": partial(
+        curve, "figure1", "Perplexity by context length, trained on 512 and on 1,024 tokens"
+    ),
+    "nope_masks": partial(
+        curve,
+        "nope_masks",
+        "NoPE trained on 512 tokens: perplexity behind masks, and with log-n scaling",
+    ),
+    "fire_positions": partial(
+        curve,
+        "fire_positions",
+        "FIRE trained on 512 tokens: perplexity behind masks, and with queries clamped to T",
+    ),
 }
 
 

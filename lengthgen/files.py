@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
@@ -163,16 +163,6 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Writes a JSONL file, in place of another if there is one."""
     replace_file(path, b"".join(map(encode_row, rows)))
-
-
-def keep_rows(
-    path: Path, keep: Callable[[dict[str, Any]], bool], *, run: str | None = None
-) -> None:
-    """Drops the rows of a JSONL file that `keep` refuses, all in one step; reads as read_rows."""
-    rows = read_rows(path, run=run)
-    kept = [row for row in rows if keep(row)]
-    if len(kept) < len(rows):
-        write_rows(path, kept)
 
 
 def replace_file(path: Path, content: bytes) -> None:

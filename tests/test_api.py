@@ -53,18 +53,6 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     assert lengthgen.results([run]).equals(everything)
 
 
-def test_a_run_is_named_by_its_directory_or_the_beginning_of_its_id(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    want = lengthgen.results([run])
-    for name in ("runs", f"runs/{run.name}", run.name, run.name[:5]):
-        assert lengthgen.results(name).equals(want)
-    with pytest.raises(UserError, match="did you mean"):
-        lengthgen.results(f"{run.name[:-1]}x")
-    assert lengthgen.results().equals(want)
-
-
 def test_a_loaded_model_gives_logits_for_the_tokens_of_its_tokenizer(run: Path) -> None:
     model, tokenizer = lengthgen.load(run)
     tokens = torch.tensor([tokenizer.encode("abcdabcdabcdabcd").ids])

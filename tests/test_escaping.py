@@ -3,12 +3,10 @@
 import csv
 import io
 import re
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import pandas as pd
 import pytest
-from jinja2 import Environment
 from markdown_it import MarkdownIt
 
 from lengthgen import escaping
@@ -99,18 +97,3 @@ def test_markdown_shows_a_name_in_its_cell_and_nothing_else(name: str) -> None:
     row = text.splitlines()[-3]
     assert len([1 for a, b in pairwise(row) if b == "|" and a != "\\"]) == 3
     assert text.replace("\n", "").isprintable()
-
-
-def test_html_holds_a_name_as_text(name: str) -> None:
-    seen: list[str] = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            seen.extend([tag, *(key for key, _ in attrs)])
-
-    environment = Environment(autoescape=True, finalize=escaping.html)
-    page = environment.from_string('<p title="{{ name }}">{{ name }}</p>').render(name=name)
-    Tags().feed(page)
-    assert seen == ["p", "title"]
-    assert page.replace("\n", "").replace("\t", "").isprintable()
-    page.encode()

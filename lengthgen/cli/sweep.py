@@ -117,7 +117,7 @@ def run(
     """Runs or submits what is left of the points, and returns the states of all of them then."""
     from lengthgen.runs import devices
     from lengthgen.sweep import local, states
-    from lengthgen.sweep.slurm import alone, options, submit
+    from lengthgen.sweep.slurm import options, submit
     from lengthgen.terminal import clock
 
     if slurm is not None and (jobs or gpus):
@@ -136,11 +136,9 @@ def run(
     available = local.gpus_for(todo) if slurm is None else []
     _prepare(todo, here=slurm is None)
     if slurm is not None:
-        root = points[0].config.runtime.root
-        with alone(root, say=warn_once):  # another sweep may have submitted some by now
-            if todo := states.pending(points, states.states_of(points)):
-                submit(todo, options(slurm), root=root, say=warn_once)
-            return states.states_of(points)
+        if todo := states.pending(points, states.states_of(points)):  # others may be queued by now
+            submit(todo, options(slurm), root=points[0].config.runtime.root, say=warn_once)
+        return states.states_of(points)
     slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
     if not dry_run:
         return local.run(points, slots, gpus=gpus, say=warn)

@@ -157,8 +157,8 @@ def root_of(changes: Mapping[str, Any]) -> Path:
     known = {"runtime.root": defaults()["runtime"]["root"]} | user_defaults() | dict(changes)
     root = known["runtime.root"]
     if not isinstance(root, str | Path):
-        raise UserError(f"runtime.root: {root!r} is no folder; quote it: runtime.root=\"'2024'\"")
-    return Path(root).expanduser()
+        raise UserError(f"runtime.root: {root!r} is no folder; quote it: runtime.root=\"'{root}'\"")
+    return Path(os.path.expanduser(root))
 
 
 def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, Any]:

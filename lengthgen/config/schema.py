@@ -236,7 +236,7 @@ class Train(Section):
     val_every: NonNegative | None = None
     tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
-    init_from: InitFrom | Annotated[Path, AfterValidator(Path.expanduser)] | None
+    init_from: InitFrom | Annotated[Path, AfterValidator(os.path.expanduser)] | None
 
     @field_validator("tokens")
     @classmethod
@@ -493,7 +493,7 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
     if path is None:
         return
     where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
-    known = validate(dict[str, Rates], compose.read(Path(str(path)).expanduser()), where=where)
+    known = validate(dict[str, Rates], compose.read(_absolute(str(path))), where=where)
     if scheme not in known:
         raise UserError(
             f"{where}has no rate for scheme {scheme}, only for {', '.join(known)}; "

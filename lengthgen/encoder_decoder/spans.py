@@ -14,18 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.objective import Objective
-from lengthgen.data.windows import IGNORED, Ints, Span, Windows, targets_of
+from lengthgen.data.windows import IGNORED, Ints, Mask, Span, Windows, targets_of
 from lengthgen.evaluation.protocols import Protocol
 from lengthgen.evaluation.scored_text import Plan
 
 MASKED = 0.15  # of the tokens
 MEAN_SPAN = 3  # tokens
-
-Mask = NDArray[np.bool_]
 
 
 def n_masked(n: int) -> tuple[int, int]:

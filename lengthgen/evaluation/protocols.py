@@ -96,14 +96,7 @@ class Protocol:
         self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
-        plan = evaluation.plan
-        return rows.per_document(
-            spans,
-            {span: (self.targets(span, plan), scored[span]) for span in spans if span in scored},
-            plan,
-            copies=self.matched,
-            by_position=self.by_position,
-        )
+        return rows.per_document(self, spans, scored, evaluation.plan)
 
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
         """True if a row holds all that the configuration wants in it."""
@@ -199,7 +192,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
 
 _TAIL = Protocol(
     name=HEADLINE,
-    summary="matched tail: the same K targets at every length, each after at least T tokens",
+    summary="matched tail: the same K targets at every length, beyond T after at least T tokens",
     source="the headline here",
     block=matched_block,
     matched=True,

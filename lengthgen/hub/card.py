@@ -20,16 +20,27 @@ from lengthgen.runs.checkpoints import Checkpoint
 
 
 def to_share(config: Config) -> dict[str, Any]:
-    """Returns a configuration as plain values; of paths of this machine their last parts."""
+    """Returns a configuration as plain values; of its corpus's and base's paths the last parts."""
+    plain = to_plain(config)
+    for section in ("corpus", "train"):
+        plain[section] = _without_folders(plain[section])
+    return plain
 
-    def shared(value: Any) -> Any:
+
+def _without_folders(values: dict[str, Any]) -> dict[str, Any]:
+    shared: dict[str, Any] = {}
+    for key, value in values.items():
         if isinstance(value, dict):
-            return {key: shared(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [shared(each) for each in value]
-        return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
+            shared[key] = _without_folders(value)
+        elif key in ("repo", "tokenizer", "tuned", "init_from") or key.endswith("path"):
+            shared[key] = [*map(_name, value)] if isinstance(value, list) else _name(value)
+        else:
+            shared[key] = value
+    return shared
 
-    return shared(to_plain(config))
+
+def _name(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
 
 
 def card(

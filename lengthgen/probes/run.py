@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import NoReturn
 
 import numpy as np
 
@@ -14,9 +12,9 @@ from lengthgen import probes
 from lengthgen.config.registry import construct, digest_of, errors_of, registered
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.evaluator import open_run
-from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.evaluation.rows import parts_hash
+from lengthgen.evaluation.evaluator import cell_facts, open_run
+from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.evaluation.scored_text import Cell
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.model.build import with_parts
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
@@ -26,6 +24,8 @@ from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
 ROWS = "probes.jsonl"
+# Of a cell, that a row of a probe holds too:
+OF_CELL = "run weights scheme seed fingerprint train_length tokens_seen endpoints variant parts"
 
 
 def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
@@ -66,26 +66,16 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         seed=config.eval.seed,
         show=show,
     )
-    about = {
-        "run": config.run_id,
-        "weights": opened.weights,
-        "scheme": config.scheme.name,
-        "seed": config.seed,
-        "fingerprint": planned.corpus.fingerprint,
-        "train_length": config.train.length,
-        "tokens_seen": opened.tokens_seen,
-        "endpoints": named(HEADLINE).manifest(planned),
-        "windows": len(planned.endpoints),
-        "eval_seed": config.eval.seed,
-    }
     summaries: dict[str, str] = {}
     variants = {v: with_parts(model, config, config.variant(v)) for v in config.eval.variants}
     with status.run_lock(run_dir, "probe"):
         for variant, scheme in {None: model.scheme, **variants}.items():
             model.scheme = scheme.requires_grad_(False)
+            facts = cell_facts(Cell(HEADLINE, variant, config.train.length), opened)
+            about = {key: facts[key] for key in OF_CELL.split()}
+            about |= {"windows": len(planned.endpoints), "eval_seed": config.eval.seed}
             for each in chosen:
                 key = {**about, "probe": each.name, "code": digest_of(type(each))}
-                key |= {"variant": variant, "parts": parts_hash(config, variant)}
                 summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
     return summaries
 
@@ -103,7 +93,8 @@ def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str
     log, picture = run_dir / ROWS, run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
     kept = [row for row in read_rows(log) if key.items() <= row.items()]
     with errors_of(type(chosen), where=f"probe {chosen.name}"):
-        rows = kept or _checked(chosen, [{**key, **row} for row in chosen.rows(inputs)])
+        # As they are read again.
+        rows = kept or json.loads(json.dumps([{**key, **row} for row in chosen.rows(inputs)]))
         measured = [row for row in rows if "skipped" not in row]
         title = f"{title_of(key)}: {key['run']}, {key['tokens_seen']:,} tokens seen"
         drawing = drawn(title, chosen.panels(measured)) if measured else None
@@ -113,24 +104,6 @@ def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str
     if drawing is not None:
         replace_file(picture, drawing)
     return summary
-
-
-def _checked(chosen: Probe, rows: Sequence[Row]) -> list[Row]:
-    """Returns rows as they are read again.
-
-    Raises UserError for numbers that `shown` names and rows lack, and for what is no JSON.
-    """
-    for row in rows:
-        for name in () if "skipped" in row else chosen.shown:
-            if name not in row:
-                why = f"measure returns no {name!r}, which `shown` names; return it"
-                raise UserError(f"probe {chosen.name}: {why}")
-    return [json.loads(json.dumps(row, default=partial(_refuse, chosen.name))) for row in rows]
-
-
-def _refuse(probe: str, value: object) -> NoReturn:
-    kind = type(value).__name__
-    raise UserError(f"probe {probe}: a value is a {kind}; give numbers or lists, as of .tolist()")
 
 
 @styled()

@@ -5,14 +5,13 @@ It comes from run directories (eval.jsonl, config.yaml, env.json, train.jsonl) a
 reports, whose rows.parquet holds the same table.
 """
 
-import hashlib
 import json
 import logging
 import os
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import pandas as pd
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError, first_line
 from lengthgen.evaluation.rows import stored
-from lengthgen.files import Unreadable, is_there, read_bytes, read_rows, replace_file, sha256_of
+from lengthgen.files import Unreadable, is_there, read_rows, replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
@@ -200,18 +199,8 @@ def _plain(values: Any) -> list[Any] | None:
     return [None if value != value else value for value in values.tolist()]
 
 
-def save(rows: pd.DataFrame, folder: Path, files: Mapping[str, bytes] | None = None) -> None:
-    """Writes rows.parquet, and into manifest.json where the rows come from, and digests of files.
-
-    Removes files that the manifest there lists and that are not among `files`, unless they changed.
-    """
-    files, earlier = files or {}, dict[str, str]()
-    with suppress(OSError, *DAMAGE):
-        earlier = dict(json.loads(read_bytes(folder / MANIFEST))["files"])
-    for path, digest in ((folder / name, digest) for name, digest in earlier.items()):
-        is_ours = path.parent == folder and path.name not in files and path.is_file()
-        if is_ours and sha256_of(path) == digest:
-            path.unlink()
+def save(rows: pd.DataFrame, folder: Path) -> None:
+    """Writes rows.parquet, and into manifest.json where the rows come from."""
     table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
     content = table.to_parquet(
         index=False, compression="zstd", compression_level=19, write_page_checksum=True
@@ -221,7 +210,6 @@ def save(rows: pd.DataFrame, folder: Path, files: Mapping[str, bytes] | None = N
     manifest = {
         "command": shlex.join(["lengthgen", *sys.argv[1:]]),
         **directory.environment(),
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
         "tokens": sorted(rows["fingerprint"].unique()),
         "runs": {run: json.loads(text) for run, text in runs.items()},
     }

@@ -243,10 +243,9 @@ def write(
 ) -> list[Path]:
     """Writes the files of a report into a folder and returns their paths, the page first.
 
-    All but manifest.json follows from the rows: the same rows give the same bytes. Files that an
-    earlier report wrote there, and this one does not, are removed. `again`: the rows come from this
-    folder, whose rows and manifest stay as they are. Raises UserError for a folder that cannot be
-    written.
+    All but manifest.json follows from the rows: the same rows give the same bytes. `again`: the
+    rows come from this folder, whose rows and manifest stay as they are. Raises UserError for a
+    folder that cannot be written.
     """
     schemes = sorted(set(rows["scheme"]))
     several = f"{len(schemes)} schemes" if len(schemes) > MAX_LINES else ", ".join(schemes)
@@ -261,7 +260,7 @@ def write(
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         if not again:
-            save(rows, out, files)
+            save(rows, out)
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in (*files, ROWS, MANIFEST)]

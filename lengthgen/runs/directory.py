@@ -61,26 +61,21 @@ def write_provenance(
 ) -> None:
     """Writes env.json: command, host, commit, versions, size and corpus of the first start.
 
-    `code` holds digests of the parts' code by name. `restarts` holds each later start that differs
-    from the one before it.
+    `code` holds digests of the parts' code by name.
     """
-    start = {"argv": [utf8(word) for word in sys.argv], "host": platform.node(), **environment()}
-    provenance = read_provenance(run_dir, run=run)
-    if not provenance:
-        provenance = {
-            "run": run,
-            "training": secrets.token_hex(2),
-            **start,
-            **n_parameters(weights),
-            "restarts": [],
-        }
-        provenance["code"] = {**code}
-        if corpus is not None:  # not imported
-            provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
-    elif start.items() <= [provenance, *provenance["restarts"]][-1].items():
+    if read_provenance(run_dir, run=run):
         return
-    else:
-        provenance["restarts"] += [start]
+    provenance: dict[str, Any] = {
+        "run": run,
+        "training": secrets.token_hex(2),
+        "argv": [utf8(word) for word in sys.argv],
+        "host": platform.node(),
+        **environment(),
+        **n_parameters(weights),
+        "code": {**code},
+    }
+    if corpus is not None:  # not imported
+        provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
     write_rows(run_dir / "env.json", [provenance])
 
 

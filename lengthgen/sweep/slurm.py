@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,8 +19,8 @@ from pydantic import BeforeValidator, Field
 
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError
-from lengthgen.files import Unreadable, replace_file, writing
-from lengthgen.runs import signals, status
+from lengthgen.files import Unreadable, replace_file
+from lengthgen.runs import signals
 
 if TYPE_CHECKING:  # a task of Slurm is to handle signals soon after its start
     from submitit.helpers import DelayedSubmission
@@ -114,21 +113,6 @@ def job_of(run_dir: Path) -> SlurmJob | None:
     except ValueError:
         why = "not the record of a Slurm job; restore it, or remove it if no job trains this run"
         raise UserError(f"{path}: {why}") from None
-
-
-@contextmanager
-def alone(root: Path, *, say: Callable[[str], None]) -> Generator[None]:
-    """Waits for another sweep that submits to this folder of runs; keeps others out for a block."""
-    folder = root / ".slurm"
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("ab")
-    with file:  # whose end is that of the lock
-        if not status.locked(file):
-            say(f"{folder}: another sweep is submitting; waiting for its end")
-            while not status.locked(file):
-                time.sleep(0.1)
-        yield
 
 
 def submit(

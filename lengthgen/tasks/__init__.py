@@ -1,14 +1,13 @@
 """The registry of tasks: every Task in a file of rules/, by its name in snake case."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from lengthgen.config import registry as classes
 from lengthgen.config.schema import Corpus, TaskCorpus
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = ["END", "Example", "Task", "alignment_ids", "build", "registry", "task_of"]
+__all__ = ["END", "Example", "Task", "alignment_ids", "registry", "task_of"]
 
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 
@@ -21,24 +20,16 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Task]]:
     return classes.registered(classes.modules_of(rules.__name__, rules.__path__), Task, plugins)
 
 
-def build(
-    kind: str, arguments: Mapping[str, Any], *, where: str, plugins: Sequence[str] = ()
-) -> Task:
-    """Builds a task from its arguments; no plugin is run for a task of the package.
+def task_of(corpus: TaskCorpus) -> Task:
+    """Builds the task of a corpus; no plugin is run for a task of the package.
 
     Raises UserError for an unknown task, arguments that do not fit its signature, or a value that
     it refuses.
     """
-    known = registry()
-    known = known if kind in known else registry(plugins)
-    rule = classes.chosen(kind, known, plugins, what="task", where=f"{where}.kind")
-    return classes.construct(rule, arguments, where=f"{where}.arguments")
-
-
-def task_of(corpus: TaskCorpus) -> Task:
-    """Returns the task of a corpus. Raises UserError as `build` does."""
-    spec = corpus.task
-    return build(spec.kind, spec.arguments, where="task", plugins=corpus.plugins)
+    spec, known = corpus.task, registry()
+    known = known if spec.kind in known else registry(corpus.plugins)
+    rule = classes.chosen(spec.kind, known, corpus.plugins, what="task", where="task.kind")
+    return classes.construct(rule, spec.arguments, where="task.arguments")
 
 
 def alignment_ids(corpus: Corpus) -> AlignmentIds | None:

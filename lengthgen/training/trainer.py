@@ -13,7 +13,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Refused, Stopped, UserError
-from lengthgen.files import append_rows, keep_rows
+from lengthgen.files import append_rows, read_rows, write_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, devices, directory, signals
@@ -64,7 +64,10 @@ def train(
         )
     began_at = state.step
     if ranks.is_main:  # the steps after the checkpoint are taken again
-        keep_rows(file, lambda row: row["train/step"] <= began_at, run=config.run_id)
+        rows = read_rows(file, run=config.run_id)
+        kept = [row for row in rows if row["train/step"] <= began_at]
+        if len(kept) < len(rows):
+            write_rows(file, kept)
     n, without = directory.n_parameters(dict(model.named_parameters())).values()
     show.say(
         f"training in {train.precision} on {device}: {n:,} parameters, {without:,} without the "

@@ -184,9 +184,7 @@ def test_every_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["scheme=rope", "scheme.name=mine", "+scheme.parts.alibi={}"], "mine"),
     ],
 )
-def test_a_scheme_of_other_parts_than_its_file_has_another_name(
-    words: list[str], name: str
-) -> None:
+def test_a_scheme_of_other_parts_has_another_name(words: list[str], name: str) -> None:
     config = config_of(*words)
     assert config.scheme.name == name
     assert config.run_id.startswith(f"{name}-tiny-")

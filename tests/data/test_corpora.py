@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,8 @@ from small_corpora import TEXTS, files, given, load, shipped, synthetic, write
 from lengthgen.config import schema
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.tokenizer import (
-    finds_words_as_gpt2,
-    pieces,
-    read_tokenizer,
-    train_tokenizer,
-)
+from lengthgen.data.token_cache import id_type
+from lengthgen.data.tokenizer import finds_words_as_gpt2, pieces, read_tokenizer
 from lengthgen.errors import UserError
 
 CLIENT = """
@@ -161,21 +156,14 @@ def test_datasets_and_tokenizers_of_the_hub_go_by_their_names_there(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "begun"), [("words", "training"), ("one word", "tokenising")])
-def test_a_signal_is_answered_while_tokenizers_work(tmp_path: Path, text: str, begun: str) -> None:
+def test_a_signal_is_answered_while_a_tokenizer_is_trained(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     letters = rng.integers(97, 123, size=20_000_000, dtype=np.uint8)
-    if text == "words":
-        letters[rng.integers(len(letters), size=len(letters) // 10)] = ord(" ")
+    letters[rng.integers(len(letters), size=len(letters) // 10)] = ord(" ")
     (tmp_path / "text.txt").write_bytes(letters.tobytes())
-    cache, tokenizer = tmp_path / "cache", "bpe"
-    if begun == "tokenising":
-        tokenizer = str(tmp_path / "given.json")
-        train_tokenizer(["text"], vocab_size=257, say=print).save(tokenizer)
-    corpus = files(tmp_path / "text.txt", vocab_size=50_000, tokenizer=tokenizer)
-    process = elsewhere(corpus, cache)
-    wanted = "validation.text" if begun == "training" else "train.bin"
-    while not [*cache.glob(f".*/{wanted}")]:
+    cache = tmp_path / "cache"
+    process = elsewhere(files(tmp_path / "text.txt", vocab_size=50_000), cache)
+    while not [*cache.glob(".*/validation.text")]:
         assert process.poll() is None
         time.sleep(0.05)
     time.sleep(1)
@@ -284,22 +272,16 @@ def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: 
     assert said[0].startswith(f"waiting for another process that builds {built}; if there is none")
 
 
-@pytest.mark.parametrize(
-    ("name", "harm", "message"),
-    [
-        *(
-            (name, partial(os.truncate, length=2), "is damaged; delete this folder")
-            for name in ("train.bin", "meta.json", "validation.names.json")
-        ),
-        ("train.names.json", Path.unlink, ".*No such file"),
-    ],
-)
-def test_a_damaged_cache_is_named_and_left_alone(
-    folder: Path, cache_dir: Path, name: str, harm: Any, message: str
-) -> None:
+@pytest.mark.parametrize("vocab_size", [257, 65_536, 65_537])
+def test_the_largest_id_of_a_vocabulary_fits_its_type(vocab_size: int) -> None:
+    assert np.iinfo(id_type(vocab_size)).max >= vocab_size - 1
+
+
+@pytest.mark.parametrize("name", ["train.bin", "meta.json", "validation.names.json"])
+def test_a_damaged_cache_is_named_and_left_alone(folder: Path, cache_dir: Path, name: str) -> None:
     cache = load(files(folder), cache_dir).corpus.tokenizer_path.parent
-    harm(cache / name)
-    with pytest.raises(UserError, match=rf"{cache} {message}"):
+    os.truncate(cache / name, 2)
+    with pytest.raises(UserError, match=rf"{cache} is damaged; delete this folder"):
         load(files(folder), cache_dir)
     assert cache.is_dir()
 

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
     ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
-    ({"a.csv.gz": gzip.compress(UTF16[2:])}, "", {}, "a.csv.gz row 1 is UTF-16 without its mark"),
     ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
     ({"a.parquet": b"version https://git-lfs.github.com"}, "", {}, "fetch the file with git lfs"),
     ({"a.txt.gz": gzip.compress(b"A" * 99)[:-9]}, "", {}, "{}/a.txt.gz is damaged ("),
@@ -44,14 +42,12 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
     ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
     ({"b.parquet": {"text": [1]}}, "", {}, "'text', which holds int64; it has no other"),
-    ({"b.parquet": {"text": [b"A"]}}, "", {}, "'text', which holds binary; it has no other"),
     ({"b.jsonl": '{"text": [1], "body": "A"}'}, "", {}, "holds list; set corpus.text_column to on"),
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
     ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
     ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "b.csv row 1 is damaged (unexpected end of data)"),
     ({"b.csv": "text,id\nA, B,1\n"}, "", {}, "b.csv row 1 has more fields than the header; quote"),
     ({"b.csv": "text;id\nA, B;1\n"}, "", {}, "separate fields by commas, not ; or tabs"),
-    ({"b.csv": "text\tid\nA\t1\n"}, "", {}, "separate fields by commas, not ; or tabs"),
     ({"b.csv": f"{'A' * 400},B\n"}, "", {}, f" {'A' * 200}...; is its first line a header?"),
     ({"b.json": '{\n"data": [{"text": "A"}]}'}, "", {}, "'text'; nor in data (list); give each"),
     (
@@ -86,14 +82,6 @@ def test_a_mistake_in_a_corpus_of_files_is_one_line(
     assert said.startswith("corpus")
 
 
-def other_bos(tokenizer: dict[str, Any]) -> None:
-    tokenizer["added_tokens"][0]["content"] = "<|other|>"
-
-
-def prefixed(tokenizer: dict[str, Any]) -> None:
-    tokenizer["pre_tokenizer"]["add_prefix_space"] = True
-
-
 def sentencepiece(tokenizer: dict[str, Any]) -> None:
     """A BPE as Llama 2's, whose tokens are bytes or pieces of text with marks for blanks."""
     blank, read = "\u2581", tokenizers.normalizers
@@ -112,13 +100,24 @@ def lower_case(tokenizer: dict[str, Any]) -> None:
     tokenizer["normalizer"]["normalizers"].append({"type": "Lowercase"})
 
 
-def compatible(tokenizer: dict[str, Any]) -> None:
-    tokenizer["normalizer"] = {"type": "NFKC"}
-
-
 def words(tokenizer: dict[str, Any]) -> None:
     model = tokenizers.models.WordLevel(vocab={"<s>": 0, "a": 1}, unk_token="<s>")
     tokenizer |= json.loads(tokenizers.Tokenizer(model).to_str())
+
+
+def other_bos(tokenizer: dict[str, Any]) -> None:
+    tokenizer["added_tokens"][0]["content"] = "<|other|>"
+
+
+def prefixed(tokenizer: dict[str, Any]) -> None:
+    tokenizer["pre_tokenizer"]["add_prefix_space"] = True
+
+
+def nfkc(tokenizer: dict[str, Any]) -> None:
+    tokenizer["normalizer"] = {"type": "NFKC"}
+
+
+BECOMES = r"given.json changes the text of \S+ \(\d+ bytes become"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +125,8 @@ def words(tokenizer: dict[str, Any]) -> None:
     [
         (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
-        (prefixed, {}, r"given.json changes the text of \S+ \(\d+ bytes become"),
-        (compatible, {}, r"given.json changes the text of \S+ \(\d+ bytes become"),
+        (prefixed, {}, BECOMES),
+        (nfkc, {}, BECOMES),
         (words, {}, "given.json is not byte-level"),
         (lower_case, {}, "given.json is not byte-level"),
     ],
@@ -140,9 +139,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
         load(files(folder, tokenizer=str(given(path, change)), **changes), cache_dir)
 
 
-def test_tokens_of_sentencepiece_stand_for_all_bytes_of_a_text_and_the_blank_before_it(
-    folder: Path, cache_dir: Path
-) -> None:
+def test_tokens_of_sentencepiece_stand_for_all_bytes(folder: Path, cache_dir: Path) -> None:
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
     pieces = str(given(corpus.tokenizer_path, sentencepiece))
     other = load(files(folder, tokenizer=pieces), cache_dir).corpus
@@ -152,9 +149,7 @@ def test_tokens_of_sentencepiece_stand_for_all_bytes_of_a_text_and_the_blank_bef
     assert len({*other.train.tokens.tolist()} & {*range(2, 258)}) > 10  # bytes of what has no piece
 
 
-def test_bytes_are_those_of_a_text_whose_characters_the_tokenizer_composes(
-    folder: Path, cache_dir: Path
-) -> None:
+def test_bytes_are_those_of_the_text_that_nfc_composes(folder: Path, cache_dir: Path) -> None:
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
     nfc = given(corpus.tokenizer_path, lambda plain: plain.update(normalizer={"type": "NFC"}))
     other = load(files(folder, tokenizer=str(nfc)), cache_dir).corpus
@@ -186,25 +181,6 @@ def test_a_corpus_that_there_is_not_has_a_remedy(
 ) -> None:
     monkeypatch.chdir(write(tmp_path, {"my/texts/a.txt": "A"}))
     assert message in refusal(shipped, word)
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="changes the user")
-@pytest.mark.parametrize("name", ["texts/a.txt", "texts", "cache"])
-def test_what_may_not_be_read_is_named_and_left_alone(name: str) -> None:
-    with tempfile.TemporaryDirectory() as root:
-        os.chmod(root, 0o755)
-        corpus = files(write(Path(root) / "texts", {"a.txt": "A", "b.txt": "B"}), tokenizer="bytes")
-        cache = load(corpus, Path(root) / "cache").corpus.tokenizer_path.parent
-        path = cache / "train.bin" if name == "cache" else Path(root) / name
-        path.chmod(0)
-        os.seteuid(65534)  # since root may read everything
-        try:
-            with pytest.raises(UserError, match=r"cannot .*Permission denied") as said:
-                _ = load(corpus, cache.parent) if name == "cache" else read_all(corpus)
-        finally:
-            os.seteuid(0)
-        assert str(Path(root) / name) in str(said.value)
-        assert path.exists()
 
 
 def test_a_cache_that_cannot_be_used_is_one_line(

@@ -207,9 +207,7 @@ def contexts(windows: Sequence[Span]) -> dict[int, int]:
 
 
 @given(sizes())
-def test_the_tail_scores_k_targets_from_nearly_c_tokens_and_never_fewer_than_t_beyond_t(
-    size: tuple[int, int, int],
-) -> None:
+def test_the_tail_scores_k_targets_from_nearly_c_tokens(size: tuple[int, int, int]) -> None:
     T, K, length = size
     windows = tail_of(T, K, length)
     end = max(s.end for s in windows)

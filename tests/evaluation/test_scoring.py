@@ -96,16 +96,6 @@ def test_windows_are_shared_unless_length_matters(corpus: TokenizedCorpus, plann
     assert costs[True] == sum(host.length for host in set(shared(spans).values())) < costs[False]
 
 
-def test_the_cost_of_a_window_grows_with_its_tokens_then_with_their_square() -> None:
-    model = small_model("rope")
-
-    def cost(n: int) -> int:
-        return scoring.Pass(hosts=(Span(0, n, n, 1),), n_last=1).cost(model)
-
-    assert cost(8) / cost(4) == pytest.approx(2, rel=0.05)
-    assert cost(1 << 21) / cost(1 << 20) == pytest.approx(4, rel=0.05)
-
-
 def replacement(kind: str, planned: Plan) -> Replace:
     """Returns the first replacement of far text, of two documents, with T = 8."""
     two = (Endpoint(0, 80), Endpoint(1, 80))

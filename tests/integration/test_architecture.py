@@ -56,6 +56,19 @@ def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
     assert naming == []
 
 
+def test_modules_and_signals_that_windows_lacks_are_used_in_functions_alone() -> None:
+    lacking, at_the_top = {"fcntl", "resource", "termios", "pwd", "grp"}, list[str]()
+    for path in SOURCES:
+        for statement in parse(path).body:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                names = {getattr(statement, "module", ""), *(a.name for a in statement.names)}
+                at_the_top += [named(path)] * bool(lacking & names)
+            elif isinstance(statement, ast.Assign):
+                names = {n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)}
+                at_the_top += [named(path)] * bool({"SIGUSR1", "SIGUSR2", "SIGHUP"} & names)
+    assert at_the_top == []
+
+
 def test_no_two_classes_share_a_name() -> None:
     classes = [
         node for path in SOURCES for node in parse(path).body if isinstance(node, ast.ClassDef)

@@ -27,9 +27,7 @@ def logits_of_all(model: Transformer, tokens_BS: Tensor) -> Tensor:
 
 
 @EVERY
-def test_new_tokens_alone_are_read_unless_the_scheme_says_why_not_and_give_the_logits_of_all(
-    name: str, variant: str | None
-) -> None:
+def test_new_tokens_alone_give_the_logits_of_all(name: str, variant: str | None) -> None:
     model = small_model(name, variant)
     tokens, cache, n = some_tokens(sum(PIECES)), None, 0
     why_not, seen, block = why_uncached(model.scheme), list[int](), model.blocks[0]

@@ -77,9 +77,7 @@ def test_weights_start_with_the_standard_deviations_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_nats_are_of_a_log_softmax_0_where_ignored_and_as_logits_fp32_or_wider(
-    dtype: torch.dtype,
-) -> None:
+def test_nats_are_of_a_log_softmax_in_fp32_or_wider_0_where_ignored(dtype: torch.dtype) -> None:
     model = small_model("alibi", dtype=dtype)
     x, tokens = context(model, 16, dtype=dtype).x_BTD, some_tokens(16)
     targets, wide = tokens.clone(), torch.promote_types(torch.float32, dtype)

@@ -39,45 +39,31 @@ class Mine(Part):
 """
 
 FAULTS = {
-    "def bias(self, c): return c.nothing": r"AttributeError: .*'nothing' \(.*mine\.py, line 24\)$",
     "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
-    "def bias(self, c): return c.distance()[:, :-1]": (
-        r"Unfit: Mine.bias returns torch.float32 \[8, 7\]; "
-    ),
     "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
-    "def bias(self, c): return c.distance() * torch.nan": r"Error: loss nan, gradient's norm nan ",
     "def bias(self, c): return torch.ones(4, 1, 1)": (
         r"Unfit: Mine.bias returns torch.float32 \[4, 1, 1\]; return a tensor \[Q, S\], "
         r"\[H, Q, S\] or \[B, H, Q, S\] in .* here H = 4, Q = 8, S = 8 \(.*mine\.py, line 23\)$"
     ),
-    "def bias(self, c): return c.distance().expand(3, -1, -1)": r"float32 \[3, 8, 8\]; return a",
     "def bias(self, c): c.distance()": r"Mine\.bias returns None; return a tensor \[Q, S\], ",
     "def visible(self, c): c.distance() < 4": r"Mine\.visible returns None; return a bool tensor ",
     "def visible(self, c): return (c.distance() < 4).int()": r"ble returns torch.int32 \[8, 8\]",
-    "def relative_keys(self, c): torch.ones(4, 3, 8)": r"Mine\.relative_keys returns None; return ",
     "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray; return a",
     "def bias(self, c): return -c.exact_distance()": (
         r"returns torch.int64 \[8, 8\]; .* in c\.distance\(\)'s dtype, torch\.float32; here"
     ),
-    "def bias(self, c): return -c.distance().double()": r"returns torch.float64 \[8, 8\]; return",
-    "def bias(self, c): return c.distance() < 3": r"Mine.bias returns torch.bool \[8, 8\]; return",
     "def relative_keys(self, c): return torch.ones(4, 3, 5)": (
         r"relative_keys returns torch.float32 \[4, 3, 5\]; return a tensor \[H, N, K\] or "
         r"\[1, N, K\]; here H = 4, K = 8 "
     ),
     "def relative_values(self, c): return torch.ones(3, 8)": r"_values returns .* \[3, 8\]; return",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
-    "def embed(self, x, c): return x + x.roll(-1, 1)": r" depends on later tokens; ",
     "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; ",
-    "def bias(self, c): return c.x_BTD[:, -1:, :1, None] * c.distance()": (
-        r": an output depends on later tokens; "
-    ),
     "def embed(self, x, c): return x * torch.rand(())": r"outputs are random; .*c\.generator",
     "def bias(self, c): return torch.eye(len(c.q_pos), len(c.k_pos))": (
         r"computed together; .*c\.q_pos"
     ),
-    "def qk(self, q, k, c): return q.cumsum(2), k": r"computed together; .*c\.q_pos",
     "def bias(self, c): return -c.distance() / c.length": r"length of the call; .* depends_on",
     "def bias(self, c): return c.x_BTD[:, None, -len(c.q_pos):, :1] * c.distance()": (
         r": an output depends on later tokens; "
@@ -187,9 +173,7 @@ BEFORE = {  # what a configuration has beside rope, and what is said of it befor
 
 
 @pytest.mark.parametrize("words", BEFORE)
-def test_what_a_call_alone_can_tell_is_said_before_a_run_is_begun(
-    tmp_path: Path, words: str
-) -> None:
+def test_what_a_call_alone_can_tell_is_said_before_a_run(tmp_path: Path, words: str) -> None:
     plugin, root = tmp_path / "mine.py", f"runtime.root={tmp_path}/runs"
     plugin.write_text(f"{HEAD}    def bias(self, c): return c.nothing\n")
     config = small_config("scheme=rope", *words.split(), root, plugins=[plugin])

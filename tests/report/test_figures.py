@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lengthgen.report import figures, style
+from lengthgen.report import figures
 
 Draw = Callable[[pd.DataFrame], Figure | None]
 FLAT = [20.0, 18.0, 16.0, 16.0, 16.0]  # perplexity at LENGTHS
@@ -23,24 +23,21 @@ STEEP = [20.0, 18.0, 16.0, 90.0, 400.0]
 LENGTHS = (128, 256, 512, 1024, 4096)
 
 
-def findings_of(
-    perplexities: Mapping[str, Sequence[float]], references: Sequence[str] = (), **columns: Any
-) -> pd.DataFrame:
+def findings_of(perplexities: Mapping[str, Sequence[float]]) -> pd.DataFrame:
     """Returns the losses of series at LENGTHS; the name of one begins with its scheme's."""
     rows = [
-        _finding(name, "loss", length, math.log(ppl), reference=name in references, **columns)
+        _finding(name, "loss", length, math.log(ppl))
         for name, values in perplexities.items()
         for length, ppl in zip(LENGTHS, values, strict=False)
     ]
     return pd.DataFrame(rows)
 
 
-def gains_of(names: Sequence[str], *, gain: float = -0.2) -> pd.DataFrame:
-    """Returns gains at the lengths beyond 512, equal in all of them."""
-    shown = {"low": gain - 0.02, "high": gain + 0.02, "word": "harmed" if gain < 0 else "uses"}
-    return pd.DataFrame(
-        [_finding(name, "gain", n, gain, **shown) for name in names for n in LENGTHS[3:]]
-    )
+def gains_of(names: Sequence[str]) -> pd.DataFrame:
+    """Returns gains of -0.2 at the lengths beyond 512."""
+    shown = {"low": -0.22, "high": -0.18, "word": "harmed"}
+    rows = [_finding(name, "gain", n, -0.2, **shown) for name in names for n in LENGTHS[3:]]
+    return pd.DataFrame(rows)
 
 
 def _finding(name: str, quantity: str, length: int, value: float, **columns: Any) -> dict[str, Any]:
@@ -83,31 +80,6 @@ def test_lines_that_end_alike_are_named_once_apart_and_in_the_figure(draw: Draw)
     assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
 
 
-def test_each_train_length_has_a_panel_whose_names_omit_it() -> None:
-    findings = pd.concat(
-        [findings_of({f"rope (T={T})": STEEP}, train_length=T) for T in (512, 1024)]
-    )
-    both = panels(drawn(figures.curve, findings))
-    assert [axes.get_title(loc="left") for axes in both] == [
-        "trained on 512 tokens",
-        "trained on 1k tokens",
-    ]
-    assert [[text.get_text() for text in names(axes)] for axes in both] == [["rope"], ["rope"]]
-
-
-def test_more_lines_than_an_axes_holds_are_small_multiples_the_least_end_first() -> None:
-    ends = {f"s{i}": 30.0 - i for i in range(style.MAX_LINES + 1)}
-    findings = findings_of({name: [*FLAT[:4], end] for name, end in ends.items()})
-    window = findings_of({"s0 + window": STEEP}, references=["s0 + window"])
-    findings = pd.concat([findings, window])
-    figure = drawn(figures.curve, findings)
-    shown = [axes.get_title(loc="left") for axes in panels(figure)]
-    assert shown == sorted(ends, key=lambda name: ends[name])
-    assert {axes.patches[0].get_bbox().x1 for axes in panels(figure)} == {512}  # trained
-    assert "window" not in figure.get_suptitle()  # which would be drawn on the line of its scheme
-    assert panels(figure)[0].get_ylim()[1] < 40
-
-
 def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> None:
     findings = findings_of({"rope": STEEP, "learned": FLAT[:3]})
     (axes,) = panels(drawn(figures.curve, findings))
@@ -117,36 +89,11 @@ def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> 
     assert np.allclose(line.get_ydata(), STEEP)
 
 
-def test_references_are_thin_unnamed_of_the_colour_of_their_scheme_and_explained() -> None:
-    findings = findings_of({"rope": STEEP, "rope + window": FLAT}, references=["rope + window"])
-    figure = drawn(figures.curve, pd.concat([findings, figures.cropped(findings)]))
-    (axes,) = panels(figure)
-    assert [text.get_text() for text in names(axes)] == ["rope"]
-    assert "dotted: last T tokens only; dashed: window" in figure.get_suptitle()
-    own, crop, window = (line for line in axes.lines if len(line.get_xdata()) > 2)
-    assert own.get_linewidth() > crop.get_linewidth() == window.get_linewidth()
-    assert own.get_color() == crop.get_color() == window.get_color()
-
-
 def test_a_model_that_reads_the_last_T_tokens_keeps_its_loss_at_T() -> None:
     crop = figures.cropped(findings_of({"rope": STEEP, "untrained at T": FLAT[:2]}))
     assert dict(zip(crop["length"], np.exp(crop["value"]), strict=True)) == pytest.approx(
         dict.fromkeys([512, 1024, 4096], STEEP[2])
     )
-
-
-def test_a_gain_of_a_twentieth_nat_is_seen_beside_one_of_three_nats() -> None:
-    findings = pd.concat([gains_of(["kerple"], gain=0.05), gains_of(["rope"], gain=-3.0)])
-    (axes,) = panels(drawn(figures.gain, findings))
-    heights = [float(axes.transData.transform((1024, y))[1]) for y in (0.0, 0.05)]
-    assert heights[1] - heights[0] > 0.03 * axes.bbox.height
-
-
-@pytest.mark.parametrize("most", [16.0, 20.5, 24.0, 40.0, 200.0, 9000.0])
-def test_an_axis_of_perplexity_has_three_ticks_or_more(most: float) -> None:
-    (axes,) = panels(drawn(figures.curve, findings_of({"rope": [*FLAT[:4], most]})))
-    low, high = axes.get_ylim()
-    assert 3 <= sum(low <= tick <= high for tick in axes.get_yticks()) <= 8
 
 
 def test_a_gain_at_T_is_0_without_a_variant_and_what_was_measured_with_one() -> None:
@@ -180,16 +127,3 @@ def test_a_loss_by_position_is_the_mean_over_documents_and_seeds() -> None:
     curve = max(axes.lines, key=lambda line: len(line.get_xdata()))
     assert np.allclose(curve.get_ydata(), 4.0)
     assert curve.get_xdata()[-1] == 256
-
-
-@pytest.mark.parametrize("draw", [figures.curve, figures.gain])
-def test_a_figure_of_nothing_is_none(draw: Draw) -> None:
-    assert draw(findings_of({"rope": FLAT}).assign(quantity="note")) is None
-
-
-def test_a_scheme_has_its_colour_whatever_it_is_drawn_with() -> None:
-    alone = {name: style.scheme_colours([name])[name] for name in CLASSIC}
-    assert style.scheme_colours(CLASSIC) == alone
-    assert len(set(alone.values())) == len(CLASSIC)
-    many = style.scheme_colours(f"s{i}" for i in range(12))
-    assert len(set(many.values())) == 12

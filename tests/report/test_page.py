@@ -6,8 +6,6 @@
 import json
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +18,7 @@ from frames import CONFIG, frame, write_run
 from matplotlib.figure import Figure
 from small import refusal
 
-from lengthgen.report import load, report, style, tables
+from lengthgen.report import load, report, style
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 
@@ -72,9 +70,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return written(rows_of(), tmp_path_factory.mktemp("report"))["report.html"].decode()
 
 
-def test_a_folder_that_is_reported_again_keeps_its_bytes_its_manifest_too(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_reported_again_keeps_its_bytes(shell: Shell, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", losses={256: 3.0, 512: 2.9, 1024: 3.1})
     assert shell.run("report", "--out", "rep").code == 0
     before = {path.name: path.read_bytes() for path in Path("rep").iterdir()}
@@ -86,24 +82,6 @@ def test_a_folder_that_is_reported_again_keeps_its_bytes_its_manifest_too(
     more = write_run(tmp_path / "more", losses={256: 3.0, 512: 2.9, 1024: 3.0}, seed=2)
     assert shell.run("report", "rep", str(more), "--out", "rep").code == 0
     assert {*load.load([Path("rep")])["seed"]} == {1, 2}
-
-
-def test_a_report_removes_what_an_earlier_one_wrote_and_nothing_else(tmp_path: Path) -> None:
-    written(rows := rows_of(), tmp_path / "fresh")
-    out = tmp_path / "report"
-    earlier = written(pd.concat([rows, rows_of(["rope"], corpus="prose")]), out)
-    assert {"curve-2.svg", "gain-2.svg", "curves-2.csv"} < {*earlier}
-    own = {"gain-2.svg": b"edited", "curve-3.svg": b"drawn elsewhere", "notes.txt": b""}
-    for name, content in own.items():
-        (out / name).write_bytes(content)
-    manifest = json.loads((out / "manifest.json").read_text())
-    manifest["files"]["../fresh/curve.svg"] = manifest["files"]["curve.svg"]
-    (out / "manifest.json").write_text(json.dumps(manifest))
-    fresh = {path.name for path in (tmp_path / "fresh").iterdir()}
-    assert {*written(rows, out)} == fresh | {*own}
-    assert (tmp_path / "fresh" / "curve.svg").is_file()
-    (out / "manifest.json").write_text("[]")
-    written(rows, out)
 
 
 def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
@@ -119,15 +97,6 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert "rope is harmed by context beyond T: perplexity" in page
-
-
-def test_the_page_names_the_file_of_all_lengths_where_a_table_leaves_some_out(
-    page: str, tmp_path: Path
-) -> None:
-    rows = frame(3.0, lengths=[500, *range(600, 2000, 100)], train_length=500)
-    other = written(rows, tmp_path)["report.html"].decode()
-    assert ("curves.csv has them" in page, other.count("curves.csv has them")) == (False, 2)
-    assert [*map(other.count, (">500</th>", ">1900</th>"))] == [1, 2]  # T, and the longest
 
 
 def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from() -> None:
@@ -171,22 +140,6 @@ def test_a_series_without_a_value_beyond_T_is_named() -> None:
     assert last == "Without a value beyond T: rope."
     assert [words.split()[0] for words in others] == ["alibi"]
     assert not report.sections(rows[rows["length"] <= rows["train_length"]])[0].sentences
-
-
-def test_a_limit_of_all_series_names_none_and_of_some_each_once() -> None:
-    one = rows_of(["t5"], seeds=(1,))
-    for rows, who in (rows_of(seeds=(1,)), "All"), (pd.concat([rows_of(), one]), "t5"):
-        (note,) = report.sections(rows)[0].notes
-        assert note.startswith(f"{who}: one seed: ")
-
-
-def test_a_bound_that_rounds_to_zero_keeps_its_sign() -> None:
-    rises = {"a": 0.0006, "b": 0.0008, "c": 0.0007}
-    rows = frame(lambda _s, d, n: 3 + rises[d] * (n > 512), documents="abc", seeds=(1,))
-    verdicts = report.sections(load.typed(rows))[0].tables[0]
-    assert {cell.text for row in verdicts.rows for cell in row if "[" in cell.text} == {
-        "flat [-0.001, -0.000]"
-    }
 
 
 def test_lengths_none_of_which_has_a_value_are_reported_with_the_reason(tmp_path: Path) -> None:
@@ -270,54 +223,9 @@ def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
     assert set(report.matching(rows.assign(config='{"seed": "10M"}'), ["seed=10M"])["run"])
 
 
-def test_a_terminal_gets_whole_words_and_no_control_characters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    words = ["learned_absolute (two_layers_encoder)", *(f"{100 * i:.1f}" for i in range(20))]
-    row = [*map(tables.TableCell, words)]
-    for n in (2, 8, 21):
-        drawn = tables.shown(tables.Table(title="Curve", head=words[:n], rows=[row[:n]]))
-        assert {*words[1:n]} <= {*drawn.split()}
-        assert "\N{HORIZONTAL ELLIPSIS}" not in drawn
-        assert drawn.replace("\n", "").isprintable()
-        assert max(map(len, drawn.splitlines())) <= 80 or n == 21
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="it needs chromium")
-def test_a_window_of_1280_pixels_needs_no_sideways_scroll(tmp_path: Path) -> None:
-    lengths = (64, 128, 256, *range(512, 1024, 64), 1024, 2048, 4096, 8192, 16384)
-    rows = rows_of([f"{name}_with_a_conv" for name in "abcdefgh"], lengths=lengths)
-    page = written(rows.assign(parameters=1e8, tokens_per_s=1e5, peak_mib=1e4), tmp_path)
-    measure = """<script>document.title = [document.documentElement,
-        ...document.querySelectorAll('.scroll, figure')].map(e => e.scrollWidth - e.clientWidth)
-    </script>"""
-    text = re.sub(r"<meta http-equiv.*", "", page["report.html"].decode()) + measure
-    (tmp_path / "measured.html").write_text(text)
-    command = ["chromium", "--headless", "--no-sandbox", "--window-size=1280,900", "--dump-dom"]
-    shown = subprocess.run(
-        [*command, str(tmp_path / "measured.html")], capture_output=True, text=True, check=True
-    )
-    (widths,) = re.findall("<title>(.*)</title>", shown.stdout)
-    assert len(widths.split(",")) >= 5
-    assert set(widths.split(",")) == {"0"}
-
-
 def test_an_extra_length_of_one_run_changes_no_column_order_or_verdict_of_the_others() -> None:
     first = report.sections(rows_of())[0]
     more = rows_of(["rope"], lengths=(256, 512, 768, 1024, 2048, 32768))
     second = report.sections(pd.concat([rows_of(["alibi"]), more]))[0]
     assert [row[0] for row in second.tables[0].rows] == [row[0] for row in first.tables[0].rows]
     assert second.summary == first.summary
-
-
-def test_the_method_names_the_words_of_all_commands_once() -> None:
-    commands = [f"lengthgen train train.tokens=9 scheme={s} seed=1" for s in ("rope", "alibi")]
-    about = [json.dumps({"command": command}) for command in commands]
-    rows = pd.concat(
-        [rows_of([s], environment=e) for s, e in zip(("rope", "alibi"), about, strict=True)]
-    )
-    shown = report.sections(rows)[-1].facts["commands"]
-    assert shown == "lengthgen train train.tokens=9; scheme=rope; scheme=alibi"

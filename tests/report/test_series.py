@@ -12,7 +12,7 @@ import pytest
 from frames import CONFIG, frame
 
 from lengthgen.errors import UserError
-from lengthgen.report.series import select, short
+from lengthgen.report.series import select
 
 
 def config(*, train: Mapping[str, float] | None = None, **scheme: Any) -> dict[str, Any]:
@@ -30,40 +30,10 @@ def notes(*tables: pd.DataFrame) -> list[str]:
     return [note for selection in select(pd.concat(tables)) for note in selection.notes]
 
 
-def test_series_of_one_scheme_say_in_which_key_they_differ() -> None:
-    other = config(parts={"rope": {"base": 500000.0}})
-    assert names(frame(3.0), frame(3.0, run="other", config=other)) == [
-        "rope (scheme.parts.rope.base=10000)",
-        "rope (scheme.parts.rope.base=500000)",
-    ]
-
-
 def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
     other = config(train={"lr": 0.1, "clip": 1.0, "beta1": 0.9}, parts={"rope": {"base": 1.5}})
     found = names(frame(3.0), frame(3.0, run="other", config=other))
     assert "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, s1)" in found
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "name"),
-    [
-        ("model", "small", "rope (small)"),
-        ("train_length", 1024, "rope (T=1024)"),
-        ("tokens_seen", 8192, "rope (8,192 tokens)"),
-        ("tokens_seen", 12_001_280, "rope (12M tokens)"),
-    ],
-)
-def test_names_tell_model_T_and_tokens_if_they_vary(column: str, value: object, name: str) -> None:
-    tables = frame(3.0, scheme="alibi"), frame(3.0, **{column: value})
-    assert name in names(*tables)
-
-
-def test_a_run_that_began_with_weights_of_another_is_called_fine_tuned() -> None:
-    base = {"init_from": {"run": "rope-s1", "recipe": "rope"}}
-    tuned, imported = (config(train={**base, "tokens": n}) for n in (4096, 0))
-    assert names(frame(3.0, config=tuned)) == ["rope (fine-tuned)"]
-    assert names(frame(3.0, config=imported)) == ["rope"]
-    assert names(frame(3.0), frame(3.0, run="a", config=tuned)) == ["rope", "rope (fine-tuned)"]
 
 
 def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
@@ -178,10 +148,3 @@ def test_of_runs_of_one_seed_the_first_is_kept_and_the_other_named() -> None:
     (selection,) = select(pd.concat([frame(3.0), again]))
     assert "rope-zz" not in set(selection.rows["run"])
     assert "Not shown: rope-zz, a second run of one seed" in selection.notes
-
-
-@pytest.mark.parametrize(
-    ("length", "text"), [(512, "512"), (1024, "1k"), (1536, "1.5k"), (1025, "1025"), (16384, "16k")]
-)
-def test_a_length_is_shortened_only_where_that_is_exact(length: int, text: str) -> None:
-    assert short(length) == text

@@ -55,14 +55,14 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_processes_train_again_what_its_own_folder_names(tmp_path: Path) -> None:
+def test_torchrun_trains_again_what_its_own_folder_names(tmp_path: Path) -> None:
     (tmp_path / "slope.py").write_text(SLOPE.format(slope=0.5))
     words = [*SMALL, "scheme=nope", "+scheme.parts.slope={}", f"runtime.root={tmp_path}/runs"]
     words += ["+scheme.variants.mine={logn: {}}", "--plugin", f"{tmp_path}/slope.py"]
     assert here("train", *words).code == 0
     (run_dir,) = (tmp_path / "runs").glob("nope*")
     (plugin,) = run_dir.glob("plugins/*.py")
-    again = ["--from", str(run_dir), "--plugin", str(plugin), "--force", "--gpus", "2"]
+    again = ["--from", str(run_dir), "--plugin", str(plugin), "--force", "--gpus", "1"]
     again += ["~scheme.variants.mine"]
     ran = commands.run("-m", "lengthgen", "train", *again)
     assert ran.code == 0, ran.err
@@ -97,17 +97,15 @@ def test_processes_that_see_different_checkpoints_take_no_step(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"RANK": "abc"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": "x"}, {"WORLD_SIZE": "2"}],
+    ("name", "value"), [("RANK", "abc"), ("RANK", "3"), ("WORLD_SIZE", "x"), ("WORLD_SIZE", "2")]
 )
 def test_an_environment_that_is_not_torchrun_s_is_refused(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-        said = here("train", *SMALL).error
-        assert f"{name}={value}" in said
-        assert "unset them, or start with lengthgen train --gpus N" in said
+    monkeypatch.setenv(name, value)
+    said = here("train", *SMALL).error
+    assert f"{name}={value}" in said
+    assert "unset them, or start with lengthgen train --gpus N" in said
     monkeypatch.setattr("os.environ", {"RANK": "", "WORLD_SIZE": ""})
     assert distributed.Ranks.from_env() == distributed.ALONE
 
@@ -146,7 +144,7 @@ FAULTY = '''
 import os, signal, time
 from pathlib import Path
 
-from torch import OutOfMemoryError, Tensor
+from torch import Tensor
 from lengthgen.schemes import AttentionContext, Part, ModelDims
 
 class Faulty(Part):
@@ -162,7 +160,7 @@ class Faulty(Part):
             return x_BTD
         Path("failed").touch()
         if not self.kills:
-            raise OutOfMemoryError("8 GiB") if self.how == "memory" else ZeroDivisionError("a bug")
+            raise ZeroDivisionError("a bug")
         torchrun = os.getppid()
         os.kill(torchrun, signal.SIGKILL)
         while os.getppid() == torchrun:  # else training may end before it does
@@ -179,8 +177,6 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
         ("kill", -signal.SIGKILL, "", "stopped", "stopped by SIGTERM after step "),
         ("bug", 2, "error: rank 1: scheme.parts.faulty: ZeroDivisionError: a bug (", "failed",
          "rank 1: scheme.parts.faulty: ZeroDivisionError: a bug ("),
-        ("memory", 2, "error: rank 1: out of memory (8 GiB); lower runtime.micro_batch", "failed",
-         "rank 1: out of memory (8 GiB); lower runtime.micro_batch"),
     ],
 )  # fmt: skip
 def test_the_end_of_torchrun_or_of_one_process_ends_all_within_seconds_and_says_why(

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from lengthgen.errors import Diverged, Stopped, UserError
-from lengthgen.runs import signals, status
+from lengthgen.runs import status
 from lengthgen.runs.status import Status
 
+LOWER = "lower runtime.micro_batch, the longest of eval.lengths or the model's size"
 ENDS = [
     (Stopped("stopped by SIGTERM", exit_code=143), "stopped", "stopped by SIGTERM"),
     (KeyboardInterrupt(), "stopped", "interrupted"),
@@ -21,6 +21,7 @@ ENDS = [
     (UserError("no room"), "failed", "no room"),
     (ValueError("a bug\nin two lines"), "failed", "ValueError: a bug"),
     (KeyError(), "failed", "KeyError"),
+    (MemoryError("8 GiB"), "failed", f"out of memory (8 GiB); {LOWER}"),
 ]
 
 
@@ -61,14 +62,6 @@ def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: 
     assert said(tmp_path) == ("stopped", None)
     (tmp_path / "DONE").touch()
     assert said(tmp_path) == ("done", None)
-
-
-def test_the_status_of_another_run_is_none(tmp_path: Path) -> None:
-    status.write(tmp_path, Status("diverged", reason="the loss is nan"), run="alibi")
-    assert said(tmp_path) == ("stopped", None)
-    (tmp_path / "status.json").rename(tmp_path / "DONE")
-    with pytest.raises(UserError, match=r"DONE:1: a row of run alibi, but .* of run rope"):
-        status.final_weights(tmp_path, run="rope")
 
 
 def test_those_who_look_at_a_run_never_see_each_other_and_stop_no_start(
@@ -114,23 +107,3 @@ def test_a_run_at_work_and_a_root_that_cannot_be_written_are_refused(tmp_path: P
     lock = status.run_lock(tmp_path / "file" / "run", "train")
     with pytest.raises(UserError, match=r"runtime\.root: cannot write"), lock:
         pass
-
-
-class Signalling(Exception):
-    """An error while whose words are written SIGTERM comes, as from torchrun to all others."""
-
-    def __init__(self) -> None:
-        super().__init__("rank 1 was lost")
-        self.signalled = False
-
-    def __str__(self) -> str:
-        if not self.signalled:
-            self.signalled = True
-            os.kill(os.getpid(), signal.SIGTERM)
-        return "rank 1 was lost"
-
-
-def test_a_signal_that_comes_while_the_last_words_are_written_loses_none(tmp_path: Path) -> None:
-    with signals.interruptible():
-        end_with(Signalling(), tmp_path)
-    assert said(tmp_path) == ("failed", "Signalling: rank 1 was lost")

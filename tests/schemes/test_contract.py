@@ -84,9 +84,7 @@ def test_a_later_token_never_changes_an_earlier_output(case: Case) -> None:
         assert not torch.allclose(before[:, half:], after[:, half:])
 
 
-def test_the_kernels_that_attend_picks_and_blocks_of_any_size_equal_the_explicit_blocks(
-    case: Case,
-) -> None:
+def test_kernels_and_blocks_of_any_size_equal_the_explicit_blocks(case: Case) -> None:
     q, k, v = case.qkv
     for layer in case.model.scheme.layers:
         c = replace(case.c, hooks=layer)

@@ -135,15 +135,9 @@ def test_parts_that_never_meet_in_a_layer_go_together() -> None:
 
 
 PLUGINS = {  # files of the user's own, all parts of which are asked for, and a part of the message
-    "class First(Part):\n    def weights(self, s_BHQS, c): ...\nclass Second(First): ...\n": (
-        r"first and second both define weights"
-    ),
     "class Mine(Part):\n    def __init__(self, shape):\n        super().__init__(shape)\n"
     "        self.bias = torch.nn.Parameter(torch.zeros(2))\n    def qk(self, q, k, c): ...\n": (
         r"parts\.mine: Mine raised AttributeError: self\.bias would hide .*mine.py, line 7\)$"
-    ),
-    "class Mine(Part):\n    def __init__(self, shape):\n        1 / 0\n": (
-        r"parts\.mine: Mine raised ZeroDivisionError: .*mine.py, line 6\)$"
     ),
     "class Mine(Part):\n    def __init__(self, shape): ...\n    def bias(self, c): ...\n": (
         r"parts\.mine: Mine raised TypeError: .* super\(\)\.__init__\(shape\) .*mine.py, line 4\)$"
@@ -154,17 +148,8 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
     "class Mine(Part):\n    def __init__(self, shape, *, x: torch.Tensor = None): ...\n": (
         r"Mine\.__init__: Unable to generate .*mine.py\); arguments are text, numbers"
     ),
-    "class Mine(Part):\n    def __init__(self, shape, *, x=torch.nn.ReLU()): ...\n": (
-        r"Mine\.__init__: Object of type ReLU is not JSON serializable"
-    ),
-    "class Mine(Part):\n    def __init__(self, shape, *, model_dump: int = 1): ...\n": (
-        r"Mine\.__init__: Field 'model_dump' conflicts"
-    ),
     "class Mine(Part):\n    def __init__(self, shape, n: int): ...\n": (
         r"Mine\.__init__: write \(self, shape, \*, n\): arguments are keyword-only \(.*mine\.py\)$"
-    ),
-    "class Mine(Part):\n    def __init__(self, rate=1.0): ...\n": (
-        r"Mine\.__init__: write \(self, shape, \*, rate\): arguments"
     ),
     "class Mine(Part):\n    def __init__(self, *, rate=1.0): ...\n": (
         r"Mine\.__init__: write \(self, shape, \*, rate\): arguments"

@@ -130,9 +130,7 @@ class Carrying(LayerState):
 
 
 @pytest.mark.parametrize(("grad", "n_last"), [(True, None), (False, 3)])
-def test_a_layer_moves_the_state_by_means_of_its_own_weights_and_what_its_network_adds(
-    grad: bool, n_last: int | None
-) -> None:
+def test_a_layer_moves_the_state_by_its_own_weights(grad: bool, n_last: int | None) -> None:
     part, tokens, added = Carrying(SMALL), some_tokens(TWO_BLOCKS), []
     plain, model = (
         small_model("nope"),

@@ -1,4 +1,4 @@
-"""Programs that tests run: in this process, as others, as the ranks of one run; and small disks."""
+"""Programs that tests run: in this process, as others; what they leave; files of a largest size."""
 
 import contextlib
 import io
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import pytest
 from repository import PYTHONPATH
 from small import SMALL
 from trained import newest_checkpoint, rows_of
@@ -129,40 +128,6 @@ def result(root: Path) -> dict[str, Any]:
         "log": rows_of(run_dir / "train.jsonl"),
         "rows": {str(row) for row in read_rows(run_dir / "eval.jsonl")},  # some twice
     }
-
-
-class Disk(NamedTuple):
-    """A small file system of its own."""
-
-    folder: Path
-
-    def fill(self, *, leave_bytes: int = 0) -> None:
-        """Takes all room but so much, in whole pages."""
-        self.empty()
-        disk = os.statvfs(self.folder)
-        n_bytes = max(0, disk.f_bavail * disk.f_frsize - leave_bytes)
-        with contextlib.suppress(OSError):
-            (self.folder / "filler").write_bytes(bytes(n_bytes))
-
-    def empty(self) -> None:
-        """Gives the room back that fill() took."""
-        (self.folder / "filler").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, *, n_bytes: int) -> Generator[Disk]:
-    """Mounts a tmpfs of a size while the block lasts; skips the test where that is not allowed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", folder]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no tmpfs can be mounted, which needs root: {error}")
-    try:
-        yield Disk(folder)
-    finally:
-        # Lazily, since a token cache may still be mapped into this process.
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from commands import Shell
-from repository import PYTHONPATH
 from slurm_cluster import begun
 from small import MEASURED_AT_T, smaller
 
@@ -78,22 +77,3 @@ def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> Non
         begun(point, Status("diverged", reason="the loss is nan"))
     ran = shell.run("sweep", *words, "train.lr=1,2", "--search", "2")
     assert ran.error.startswith("--search: no point has a finite loss at T; lower train.lr")
-
-
-@pytest.mark.slow
-def test_a_search_trains_and_prints_the_best_point_first_and_repeats_none(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
-    asked = ["corpus.documents=80", "train.lr=1e-5,1e-2", "--search", "2", "--jobs", "2"]
-    words = ["sweep", *smaller(*asked, usual=MEASURED_AT_T)]
-    ran = shell.run(*words)
-    assert ran.code == 0, ran.err
-    head, *rows = [line.split("\t") for line in ran.out.splitlines()]
-    assert head == ["train.lr", "loss at T", "state", "run"]
-    losses = [float(row[1]) for row in rows]
-    assert losses == sorted(losses)
-    assert ran.err.splitlines()[-1] == f"least loss: train.lr={rows[0][0]}"
-    logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
-    assert shell.run(*words).out == ran.out
-    assert {path: path.stat().st_mtime_ns for path in logs} == logs

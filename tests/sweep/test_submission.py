@@ -1,6 +1,5 @@
 """Submission to Slurm and its answers, by programs in the place of Slurm's own."""
 
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -99,19 +98,7 @@ def test_a_damaged_record_of_a_job_is_one_line(stub: Stub, point: Point, text: s
     assert said.startswith(f"{point.run_dir}/slurm.json: not the record of a Slurm job; restore it")
 
 
-def test_a_folder_of_runs_that_is_a_file_is_no_record_of_a_job(
-    shell: Shell, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    said = shell.error_of("sweep", *smaller("seed=1,2", f"runtime.root={tmp_path}/file"))
-    assert said.endswith(
-        "cannot be read (Not a directory); fix its permissions or its disk, then rerun"
-    )
-
-
-def test_a_job_that_ended_without_a_report_hides_behind_no_older_one(
-    stub: Stub, point: Point
-) -> None:
+def test_a_job_that_ended_unreported_hides_behind_no_older_one(stub: Stub, point: Point) -> None:
     begun(point, Status("stopped", reason="stopped by SIGTERM"), seconds_ago=60)
     log = record(point)
     log.parent.mkdir()
@@ -167,20 +154,6 @@ def test_a_signal_during_the_submission_leaves_no_job_without_a_record(
         slurm.submit(points, options, root=root, say=said.append)
     assert {*states_of(points).values()} == {PointState("queued")}
     assert said[0].startswith("submitted 2 points as job 7: ")
-
-
-def test_a_sweep_waits_for_another_that_submits(tmp_path: Path) -> None:
-    said: list[str] = []
-    (tmp_path / ".slurm").mkdir()
-    lock = (tmp_path / ".slurm/.lock").open("ab")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-    def end(line: str) -> None:
-        said.append(line)
-        lock.close()
-
-    with slurm.alone(tmp_path, say=end):
-        assert said == [f"{tmp_path}/.slurm: another sweep is submitting; waiting for its end"]
 
 
 def test_a_point_that_another_sweep_has_just_submitted_is_not_submitted_again(

@@ -148,9 +148,7 @@ def test_a_point_that_another_sweep_settles_meanwhile_is_not_trained_again() -> 
 
 
 @pytest.mark.slow
-def test_a_point_whose_process_ends_early_stands_as_that_says_and_not_as_before(
-    trained: Path,
-) -> None:
+def test_a_point_whose_process_ends_early_stands_as_that_says(trained: Path) -> None:
     (run_dir,) = trained.glob("rope-*")
     for weights in run_dir.rglob("model.safetensors"):
         weights.write_bytes(weights.read_bytes()[:100])

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import Shell, here
+from commands import Shell
 from frames import eval_row
-from repository import PYTHONPATH
 from small import MEASURED_AT_T, refusal, small_config, smaller
-from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.schema import from_plain, to_plain
@@ -236,26 +234,3 @@ def test_rates_that_cannot_be_taken_are_one_line(
     if content is not None:
         (tmp_path / "tuned.yaml").write_text(content)
     assert said in shell.refused("sweep", "scheme=rope", path, *words)
-
-
-@pytest.mark.slow
-def test_tuning_ends_with_the_best_rates_and_trains_nothing_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
-    write(tmp_path / "texts", {f"{i}.txt": f"text {i} " * (200 + i * 97 % 900) for i in range(40)})
-    words = [word for word in MEASURED_AT_T if not word.startswith("corpus")]
-    words += ["corpus=files", "corpus.path=texts", "corpus.vocab_size=300"]
-    command = ["tune", "scheme=rope", "train.lr=1e-3,1e-2", *words]
-    first = here(*command)
-    assert first.code == 0, first.err
-    table = (tmp_path / "tune/table.md").read_text()
-    assert first.out == f"{table}tune/table.md\ntune/tuned.yaml\n"
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("tune/runs/*/*")}
-    again = here(*command)
-    assert (again.code, again.out, again.err) == (0, first.out, "2 points: 2 done\n")
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    rates = compose.read(tmp_path / "tune/tuned.yaml")["rope"]
-    losses = {trial["lr"]: trial["losses"][0] or 99 for trial in rates["grid"]}
-    assert rates["lr"] == min(losses, key=losses.__getitem__)

@@ -52,9 +52,7 @@ def corpus(root: Path) -> TokenizedCorpus:
     return loaded(configured(), root)
 
 
-def test_a_document_is_prompt_answer_and_end_and_its_targets_are_the_answer_and_end_alone(
-    corpus: TokenizedCorpus,
-) -> None:
+def test_targets_of_a_document_are_its_answer_and_end_alone(corpus: TokenizedCorpus) -> None:
     vocab = json.loads(corpus.tokenizer_path.read_text())["model"]["vocab"]
     spelt = {i: "\n" if ord(token) > 126 else token for token, i in vocab.items()}
 
@@ -239,9 +237,7 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
 
 
 @pytest.mark.slow
-def test_an_encoder_decoder_is_decoded_and_a_result_may_be_right_behind_a_wrong_scratchpad(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_result_may_be_right_behind_a_wrong_scratchpad(root: Path, tmp_path: Path) -> None:
     words = "task=parity_scratchpad", "task.arguments.scratchpad=O", "train.length=16"
     run = trained(root, *words, "scheme=t5", "model.arch=encoder_decoder", "train.tokens=40000")
     outcomes = {

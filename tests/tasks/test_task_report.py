@@ -189,13 +189,3 @@ def test_a_section_shows_each_task_and_is_absent_without_one() -> None:
     line = section.data["tasks"].set_index(["task", "series", "length"]).loc["copy", "t5", 8]
     assert line["accuracy"] == pytest.approx(0.1)
     assert report.section(rows.loc[rows["protocol"] == "tail"]) is None
-
-
-def test_the_short_table_of_one_task_has_four_lengths_and_fits_eighty_columns() -> None:
-    rows = [answered(*shares(20), length=n, seed=s) for n in range(1, 17) for s in (1, 2)]
-    section = report.section(frame(*rows))
-    assert section is not None
-    (brief,) = section.summary
-    assert brief.head == ["scheme", "2", "4", "8", "16", "unseen", "L50"]
-    assert max(len(line) for line in markdown(brief).splitlines() if line[:1] == "|") <= 80
-    assert len(section.tables[0].head) > 12

@@ -15,11 +15,12 @@ from small import refusal, valid
 from small_corpora import write
 
 from lengthgen.config import compose
+from lengthgen.config.registry import construct
 from lengthgen.config.schema import TaskSpec, from_overrides
 from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 from lengthgen.pipeline import validate
-from lengthgen.tasks import END, Task, build, registry
+from lengthgen.tasks import END, Task, registry
 from lengthgen.tasks.objective import commonest
 from lengthgen.tasks.scratchpad import Step, format_steps
 from lengthgen.tasks.source import TaskSource
@@ -290,7 +291,8 @@ def spec_of(name: str) -> TaskSpec:
 def rule_of(name: str, **changed: object) -> Task:
     """Returns the rule of a task with some arguments of its YAML replaced."""
     task = written(name)["task"]
-    return build(task["kind"], {**task["arguments"], **changed}, where="task")
+    rule = registry()[task["kind"]]
+    return construct(rule, {**task["arguments"], **changed}, where="task.arguments")
 
 
 @cache
@@ -471,13 +473,7 @@ def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
     ("rule", "said"),
     [
         (FILE.replace('ascii_lowercase + "="', "ascii_lowercase"), "alphabet lacks '=' of '"),
-        (FILE.replace("return Example", "{}[0]; return Example"), r"raised KeyError: 0 \(.*, line"),
         (FILE.replace('f"{text}="', '""'), "interleave has an empty prompt"),
-        (FILE.replace("def example", "def exmple"), "raised TypeError: .* abstract .*example"),
-        (
-            FILE.replace("self, *, l", "self, l"),
-            r"__init__: write \(self, \*, letters\): arguments",
-        ),
         ("", r"task\.kind: no task 'interleave'; .* \(a task of one's own needs --plugin\)"),
         (FILE.replace('+ "="', '+ "=\u03b1"'), "\u03b1' is not ASCII"),
     ],

@@ -11,9 +11,7 @@ from lengthgen.training.optim import lr_at, optimizers_of, set_rates
 
 
 @pytest.mark.parametrize("scheme", choices("scheme", config_dir=None))
-def test_parameters_are_in_one_group_each_and_only_matrices_of_the_network_decay(
-    scheme: str,
-) -> None:
+def test_parameters_have_one_group_and_network_matrices_alone_decay(scheme: str) -> None:
     config = small_config(f"scheme={scheme}", "train.weight_decay=0.3")
     model = create(config, vocab_size=VOCAB)
     groups = optimizers_of(model, config.train)[0].param_groups

@@ -67,9 +67,7 @@ def wait_for_step(step: int, process: subprocess.Popen[str], root: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_ends_with_the_bits_of_an_undisturbed_one(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_a_stopped_run_ends_with_the_bits_of_an_unstopped_one(tmp_path: Path, cache: Path) -> None:
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
     more = ["model.arch=encoder_decoder", "scheme=t5", "train.length=32"]  # two spans in a row
     more += [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "runtime.log_every=4"]
@@ -115,9 +113,7 @@ def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
 
 
 @pytest.mark.slow
-def test_two_processes_with_a_memory_each_compute_what_was_lost_bit_for_bit(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_two_processes_compute_what_was_lost_bit_for_bit(tmp_path: Path, cache: Path) -> None:
     whole, again = tmp_path / "whole", tmp_path / "again"
     two = ("scheme=transformer_xl_recurrent", "--gpus", "2")
     assert run("-m", "lengthgen", *words(whole, cache, *two)).code == 0
@@ -132,9 +128,7 @@ def in_process(root: Path, cache: Path, *more: str) -> Path:
     return pipeline.train(small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more))
 
 
-def test_a_finished_run_computes_what_was_lost_alone_bit_for_bit(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_a_finished_run_computes_what_was_lost_bit_for_bit(tmp_path: Path, cache: Path) -> None:
     words = ("train.optimizer=muon", "model.dropout=0.2", "train.tokens=640")
     run_dir = in_process(tmp_path, cache, *words)
     whole = Path(shutil.copytree(run_dir, tmp_path / "whole"))

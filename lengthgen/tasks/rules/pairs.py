@@ -44,16 +44,9 @@ class Pairs(Task):
     unit = "words of the answer"
 
     def __init__(self, *, path: str) -> None:
-        self.path = Path(path)
-
-    @property
-    def file(self) -> "File":
-        """The content of the file, read when it is needed: a trained model works without it."""
-        return _read(self.path, self.path.stat().st_mtime_ns if self.path.is_file() else None)
-
-    @property
-    def alphabet(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "".join(dict.fromkeys("".join(self.file.signs.values()))) + "="
+        where = Path(path)
+        self.file = _read(where, where.stat().st_mtime_ns if where.is_file() else None)
+        self.alphabet = "".join(dict.fromkeys("".join(self.file.signs.values()))) + "="
 
     def example(self, length: int, random: Random) -> Example:
         by_length, signs, _ = self.file
