@@ -34,8 +34,12 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def _expanded(path: str | Path) -> Path:
+    return Path(os.path.expanduser(path))
+
+
 def _absolute(path: str | Path) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(path)))
+    return Path(os.path.abspath(_expanded(path)))
 
 
 def _with_absolute_paths(arguments: Any) -> Any:
@@ -236,7 +240,7 @@ class Train(Section):
     val_every: NonNegative | None = None
     tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
-    init_from: InitFrom | Annotated[Path, AfterValidator(os.path.expanduser)] | None
+    init_from: InitFrom | Annotated[Path, AfterValidator(_expanded)] | None
 
     @field_validator("tokens")
     @classmethod

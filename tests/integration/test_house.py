@@ -22,7 +22,7 @@ PACKAGE = {
     "model": 1623,  # 1300; dropout, fused remaps, plugins, two blocks, what a GPU compiles
     "data": 1364,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1089,  # 1045; without schemes; digests of code, void parts, masks of void ones
-    "config": 1506,  # 900; a run changed, defaults, papers, typos, digests, ranges, what is chosen
+    "config": 1510,  # 900, was 1506; a run changed, defaults, papers, typos, digests, ranges; ~
     "errors, escaping, files, terminal": 513,  # 450; refusals, folders of exports and imports
     "tasks": 1054,  # without tasks; mistakes of a task's inventor
     "probes": 407,  # without probes; variants, axes, edited definitions, mistakes

@@ -151,7 +151,7 @@ def test_a_file_is_a_probe_that_is_computed_again_once_it_is_edited(
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (RETURN, "return {}", "Uncertainty raised KeyError: 'entropy' ("),
+        (RETURN, "return {}", r"Uncertainty raised KeyError: 'entropy' \("),
         (RETURN, "return {}['bits']", r"Uncertainty raised KeyError: .*uncertainty.py, line \d+\)"),
         (RETURN, "return {'entropy': [logits]}", "Object of type Tensor is not JSON"),
     ],

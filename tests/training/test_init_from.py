@@ -73,11 +73,15 @@ def test_training_goes_on_from_the_loss_reached_and_needs_the_base_no_more(own: 
     assert config.run_id == run_dir.name
 
 
-def test_a_run_is_named_by_its_first_weights_not_by_their_place(base: Path, own: Path) -> None:
+def test_a_run_is_named_by_its_first_weights_not_by_their_place(
+    base: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(own.parent))
     here, moved = (config_of(path, "scheme=t5") for path in (base, own))
     assert here.run_id == moved.run_id != small_config("scheme=t5").run_id
     root = f"runtime.root={base.parent}"
-    assert small_config("scheme=t5", f"train.init_from={base.name}", root).run_id == here.run_id
+    for name in (base.name, f"'~/{own.name}'"):
+        assert small_config("scheme=t5", f"train.init_from={name}", root).run_id == here.run_id
 
 
 def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) -> None:
