@@ -365,8 +365,7 @@ class Config(Section):
         """Returns a name with the digest of all that decides the weights but for the seed."""
         science = self.model_dump(mode="json", exclude=NO_WEIGHTS)
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
-        shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
-        science["model"] |= {"biases": sorted(self.model.biases), **shape}
+        science["model"] |= self.effective_model
         science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
         digest = _digest([science, getattr(self.train.init_from, init, None)])
         return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
@@ -375,6 +374,12 @@ class Config(Section):
     def evaluation_id(self) -> str:
         """8 hexadecimal digits that name what is measured of the trained run."""
         return _digest([self.eval.model_dump(), self.variants, self.scheme.variants])
+
+    @property
+    def effective_model(self) -> dict[str, Any]:
+        """What keys of the model mean that may be given in several ways."""
+        shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
+        return {"biases": sorted(self.model.biases), **shape}
 
     @property
     def scheme_lr_ratio(self) -> float:

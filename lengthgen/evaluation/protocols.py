@@ -96,7 +96,14 @@ class Protocol:
         self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
-        return rows.per_document(self, spans, scored, evaluation.plan)
+        plan = evaluation.plan
+        return rows.per_document(
+            spans,
+            {span: (self.targets(span, plan), scored[span]) for span in spans if span in scored},
+            plan,
+            copies=self.matched,
+            by_position=self.by_position,
+        )
 
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
         """True if a row holds all that the configuration wants in it."""

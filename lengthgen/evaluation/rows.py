@@ -18,21 +18,18 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lengthgen import schemes
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
-from lengthgen.data.windows import Endpoint, Span, position_bins
+from lengthgen.data.windows import Endpoint, Ints, Span, position_bins
 from lengthgen.errors import UserError
-from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.evaluation.scored_text import Nats, Plan
 from lengthgen.files import read_rows
 from lengthgen.runs import status
-
-if TYPE_CHECKING:
-    from lengthgen.evaluation.protocols import Protocol
 
 DIVERGED = ("nats", "window_nats", "copy_nats", "position_nats")  # None where a model diverged
 
@@ -62,12 +59,17 @@ def loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def per_document(
-    protocol: "Protocol", spans: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
+    spans: Sequence[Span],
+    scored: Mapping[Span, tuple[Ints, Nats]],
+    plan: Plan,
+    *,
+    copies: bool,
+    by_position: bool,
 ) -> list[dict[str, Any]]:
     """Returns the sums of a cell's windows: a row per document; of packed text, per endpoint.
 
-    `spans` are the windows of the cell. `scored` holds the nats of each, or of those of some
-    documents alone, of which rows are then returned.
+    `spans` are the windows of the cell. `scored` holds the scored tokens of each and their nats,
+    or those of some documents alone, of which rows are then returned.
     """
     corpus, rows = plan.corpus, list[dict[str, Any]]()
     apart = {"near": plan.train_length, "far": plan.max_context}
@@ -76,8 +78,8 @@ def per_document(
     for cluster, windows in clusters.items():
         if windows[0] not in scored:
             continue
-        tokens = np.concatenate([protocol.targets(span, plan) for span in windows])
-        nats_of = [scored[span] for span in windows]
+        tokens = np.concatenate([scored[span][0] for span in windows])
+        nats_of = [scored[span][1] for span in windows]
         nats = np.concatenate(nats_of)
         row: dict[str, Any] = {
             "n_documents": len(clusters),
@@ -89,11 +91,11 @@ def per_document(
             "window_nats": math.fsum(math.fsum(own) / len(own) for own in nats_of),
             "unigram_nats": -math.fsum(plan.log_frequency[tokens]),
         }
-        if protocol.matched:
+        if copies:
             of_each = [may_copy_in(s.document, s.end, targets=s.scored) for s in windows]
             may_copy = np.concatenate(of_each)
             row |= {"copy_nats": math.fsum(nats[may_copy]), "copy_tokens": int(may_copy.sum())}
-        if protocol.by_position:
+        if by_position:
             edges = position_bins(plan.train_length, windows[0].length)
             first = np.concatenate([[0], edges[:-1]])
             summed = np.sum(nats_of, axis=0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom
@@ -26,10 +25,10 @@ def identified(config: Config) -> Config:
             raise UserError(
                 f"{run_dir} is not trained to its end; repeat its lengthgen train command first"
             )
-        there, here = _effective(base), _effective(config)
-        keys = [key for key, value in dict(base.model).items() if value != dict(config.model)[key]]
-        keys = [key for key in keys if key not in FREE and there[key] != here[key]]
-        other = {f"model.{key}": dict(base.model)[key] for key in keys}
+        there, here = dict(base.model), dict(config.model)
+        differ = {k for k in there if there[k] != here[k]} - FREE
+        differ -= {k for k, x in base.effective_model.items() if x == config.effective_model[k]}
+        other = {f"model.{k}": x for k, x in there.items() if k in differ}
         if other:
             remedy = given = " ".join(compose.overrides_of(other))
             if not base.train.tokens:  # it was imported, with an experiment
@@ -40,13 +39,6 @@ def identified(config: Config) -> Config:
     path = str(run_dir.resolve())
     init = InitFrom(run=base.run_id, recipe=base.recipe, weights=weights, path=path)
     return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})
-
-
-def _effective(config: Config) -> dict[str, Any]:
-    """Returns the keys of a model with the values that they have where none is given."""
-    shape, biases = config.shape, sorted(config.model.biases)
-    own = {"n_kv_heads": shape.n_kv_heads, "d_head": shape.d_head, "biases": biases}
-    return dict(config.model) | own
 
 
 def load_weights(

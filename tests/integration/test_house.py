@@ -16,13 +16,13 @@ PACKAGE = {
     "pipeline": 235,  # 180, was 220; validation, views, what eval adds, runs changed, --force
     "tracking": 382,  # 200, was 390; files, report, facts, sweeps, TensorBoard, again; not shown
     "report": 1946,  # 1600, was 1954; probes, dark mode, what eval asked, colours, names; notes
-    "evaluation": 1218,  # 1150, was 1220; refusals, validation, long windows singly, NaN
-    "training": 472,  # 400, was 459; validation, Muon, train.steps, checkpoints of all; equal bases
+    "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
+    "training": 464,  # 400, was 459; validation, Muon, train.steps, checkpoints of all; equal bases
     "runs": 866,  # 750; uploads, Windows, edited code, signals, agreement, locks, srun
     "model": 1623,  # 1300; dropout, fused remaps, plugins, two blocks, what a GPU compiles
     "data": 1364,  # 1185; equal paths, SentencePiece, Hub, NFC; formats, that were in a part
     "schemes": 1089,  # 1045; without schemes; digests of code, void parts, masks of void ones
-    "config": 1510,  # 900, was 1506; a run changed, defaults, papers, typos, digests, ranges; ~
+    "config": 1515,  # 900, was 1506; a run changed, defaults, papers, typos, digests, ranges; ~
     "errors, escaping, files, terminal": 513,  # 450; refusals, folders of exports and imports
     "tasks": 1054,  # without tasks; mistakes of a task's inventor
     "probes": 407,  # without probes; variants, axes, edited definitions, mistakes
