@@ -23,8 +23,8 @@
 #   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
 #               tokens
 #   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
-#   rates_conv  learning rates of those with the convolution, two seeds, by the loss at T on the
-#               tuning split
+#   leaderboard_rates  learning rates of these twelve, two seeds, by the loss at T on the tuning
+#               split
 #   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
 #               after leaderboard
 #   alibi_flat  ALiBi of leaderboard, with the convolution, five seeds, on 128 documents; after
@@ -59,8 +59,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 studies="report baselines precision rates figure1 budget context books kerple variants nope_masks \
-fire_positions fine_tuning schemes slow_schemes leaderboard rates_conv conv_masks alibi_flat t5_rate \
-more_tokens size train_1024 sinusoidal_scale second_bos tasks encoder_decoder smollm2 \
+fire_positions fine_tuning schemes slow_schemes leaderboard leaderboard_rates conv_masks alibi_flat \
+t5_rate more_tokens size train_1024 sinusoidal_scale second_bos tasks encoder_decoder smollm2 \
 smollm2_python statistics"
 name=${1-}
 shift || true
@@ -274,15 +274,16 @@ leaderboard() {
 }
 
 # Own rates of biases are those of leaderboard; t5_rate varies the one of T5.
-rates_conv() {
+leaderboard_rates() {
   local grid three="train.lr=2e-3,4e-3,8e-3"
-  for grid in "scheme=rope_conv,nope_conv,alibi_conv $three" \
-    "scheme=kerple_conv $three train.scheme_lr_ratio=4" \
-    "scheme=t5_conv $three train.scheme_lr_ratio=64" \
-    "scheme=sinusoidal_conv train.lr=1e-3,2e-3,4e-3"; do
+  for grid in "scheme=rope,nope,alibi,rope_conv,nope_conv,alibi_conv $three" \
+    "scheme=kerple,kerple_conv $three train.scheme_lr_ratio=4" \
+    "scheme=t5,t5_conv $three train.scheme_lr_ratio=64" \
+    "scheme=sinusoidal,sinusoidal_conv train.lr=1e-3,2e-3,4e-3"; do
     # shellcheck disable=SC2086  # several words
     .venv/bin/lengthgen tune experiment=leaderboard $grid seed=1,2 train.tokens=2000000 \
-      "${alone[@]}" runtime.root=runs/rates_conv/runs --out results/rates/conv "${given[@]}"
+      "${alone[@]}" runtime.root=runs/leaderboard_rates/runs --out results/rates/leaderboard \
+      "${given[@]}"
   done
 }
 
