@@ -117,7 +117,7 @@ def results(runs: Run | Sequence[Run] | None = None) -> pd.DataFrame:
         >>> curves.pivot(index=["corpus", "series"], columns="length", values="ppl")
     """
     root = compose.root_of({})
-    given = _paths(root if runs is None else runs)
+    given = directory.every(root) if runs is None else _paths(runs)
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in given]
     with Progress(is_main=True) as show:
         return statistics.curves(statistics.findings(load_rows(paths, say=show.say)))

@@ -116,7 +116,8 @@ class Tracker:
 
         with self._attempt():
             if self._run is not None:
-                if isinstance(kind, type) and issubclass(kind, Stopped):  # not failed: it goes on
+                by_signal = (Stopped, KeyboardInterrupt)  # not failed: it goes on
+                if isinstance(kind, type) and issubclass(kind, by_signal):
                     self._run.mark_preempting()
                 with suppress(TimeoutError):  # it is among the warnings too
                     self._run.finish(exit_code=0 if kind is None else 1)

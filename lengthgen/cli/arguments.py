@@ -131,8 +131,17 @@ def chosen_runs(
     names, overrides = names_and_overrides(arguments)
     changes = compose.values(overrides)
     compose.check_changes(changes, sections)
-    root = compose.root_of(changes)
-    return [directory.find(name, root) for name in names] or [directory.newest(root)], changes
+    root, found = compose.root_of(changes), list[Path]()
+    for name in names:
+        try:
+            found.append(directory.find(name, root))
+        except UserError:
+            if len(names) == 1 or not Path(name).is_dir():
+                raise
+            warn_once(f"{name}: no run, left out")  # runs/* has more than runs
+    if names and not found:
+        raise UserError(f"none of {', '.join(names)} is a run")
+    return found or [directory.newest(root)], changes
 
 
 def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[str]]:

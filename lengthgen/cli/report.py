@@ -41,13 +41,7 @@ def write_report(
     if conditions and out and out.resolve() in folders:
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
-    paths = paths or directory.run_dirs(root)
-    if not paths:
-        raise UserError(
-            f"no run in {root}; lengthgen train scheme=rope makes one, runtime.root=DIR looks "
-            "elsewhere"
-        )
-    rows = load.load(paths, say=warn)
+    rows = load.load(paths or directory.every(root), say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
     sections = report.sections(rows)

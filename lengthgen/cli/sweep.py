@@ -142,7 +142,7 @@ def run(
     slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
     if not dry_run:
         return local.run(points, slots, gpus=gpus, say=warn)
-    total = clock(local.seconds_left(todo, slots[0], say=warn) / len(slots))
+    total = clock(local.seconds_left(todo, slots[0], say=warn) / (len(slots) * (gpus or 1)))
     warn(f"{len(todo)} points to do, {len(slots)} at a time: about {total} of training")
     return before
 

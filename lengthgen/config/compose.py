@@ -141,9 +141,7 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
         name = "" if override.is_sweep_override() else override.get_value_element_as_str()
         replaced |= {"corpus", "task"} if group in ("corpus", "task") else {group}
         if file := choices(group, config_dir=config_dir).get(name):
-            plain = _at_keys(group, file)
-            groups = [item for item in plain.pop("defaults", []) if isinstance(item, dict)]
-            replaced |= {*flatten(plain), *(g.rpartition("/")[2] for item in groups for g in item)}
+            replaced |= {*_settings(group, file)}
     budgets = {"train.steps", "train.tokens"}  # one budget in two units
     rates, tuned = {"train.lr", "train.scheme_lr_ratio"}, {"train.tuned"}  # given, or in a file
     for given, same in ((budgets, budgets), (tuned, rates), (rates, tuned)):
@@ -293,7 +291,8 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     flat = flatten(defaults())
     for group in groups:
         for file in folders[group].values():
-            flat |= flatten(_at_keys(group, file).get(group, {}), f"{group}.")
+            settings = _settings(group, file)
+            flat |= {key: settings[key] for key in settings if key.startswith(f"{group}.")}
     one_line = {k: "" if v == "???" else _as_override(v) for k, v in flat.items()}
     return {key: [value] for key, value in one_line.items()} | groups
 
@@ -318,11 +317,12 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
             every = set().union(*settings.values())
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
         words = [point[key] for point in points]
-        chosen = [x if x in known.values() or x is True else number(x) for x in words]
+        chosen = [x if isinstance(x, bool) or x in known.values() else number(x) for x in words]
         for value in chosen:
             if value not in known.values():
-                remedy = suggestion(str(value), {*map(str, known.values())})
-                raise UserError(f"{key}={value}: no run here has this value; {remedy}")
+                given = _as_override(value)
+                remedy = suggestion(given, {*map(_as_override, known.values())})
+                raise UserError(f"{key}={given}: no run here has this value; {remedy}")
         kept &= {run for run, value in known.items() if value in chosen}
     if not kept:
         raise UserError(f"no run here has all of {' '.join(conditions)}; name fewer")
@@ -358,10 +358,17 @@ def _as_override(value: object) -> str:
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _at_keys(group: str, file: Path) -> dict[str, Any]:
-    """Returns the values of a choice at their keys of the whole configuration."""
+def _settings(group: str, file: Path, *below: Path) -> dict[str, Any]:
+    """Returns what a choice sets by dotted key, groups by name, with the files it begins with."""
     is_global = file.read_bytes().startswith(b"# @package _global_")
-    return read(file) if is_global else {group: read(file)}
+    plain, settings = read(file), dict[str, Any]()
+    for item in plain.pop("defaults", []):
+        if isinstance(item, dict):
+            settings |= {key.rpartition("/")[2]: choice for key, choice in item.items()}
+        files = [root / f"{item}.yaml" for root in (file.parent, conf_dir() / group)]
+        if parent := next((path for path in files if path.is_file()), None):
+            settings |= _settings(group, parent, file, *below) if parent not in below else {}
+    return settings | flatten(plain if is_global else {group: plain})
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -422,6 +429,8 @@ def _refuse_unknown_choice(
     group, known = override.key_or_group, folders.get(override.key_or_group, {})
     name = override.get_value_element_as_str()
     is_choice = known and group != VARIANT and not override.is_delete()
+    if (group, name) == ("experiment", "null"):  # as in conf/config.yaml
+        return
     if not is_choice or name in known or isinstance(override.value(), dict):
         return
     variants = folders[VARIANT] if group == "scheme" else {}
@@ -491,6 +500,6 @@ def _unknown_key(key: str, config_dir: Path | None) -> UserError:
             f"{key}: the chosen scheme has no such part; with a plus it adds one: +{added}"
         )
     for name, file in choices(group, config_dir=config_dir).items():
-        if key in flatten(_at_keys(group, file)):
+        if key in _settings(group, file):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     return UserError(f"{key}: unknown key; {suggestion(key, known)}")

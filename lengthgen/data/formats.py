@@ -38,6 +38,11 @@ def texts(path: Path, column: str) -> Iterator[tuple[str, str]]:
     try:
         with open_regular(path) as file:
             stream = _decompressed(file)
+            if kind in COLUMNS and stream is not file:  # read from its end
+                stream = io.BufferedReader(cast(Any, io.BytesIO(stream.read())))
+            if not stream.peek(1):
+                yield "", ""
+                return
             if kind not in COLUMNS and _is_wide(stream.peek(32)[:32]):
                 raise ValueError(NO_MARK)
             if kind in TEXT:
@@ -105,7 +110,7 @@ def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | 
 
 def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
     """Yields the rows of a list or object over any number of lines, and of a row per line."""
-    first = stream.readline()
+    first = next((line for line in stream if line.strip()), b"[]")
     try:
         rows = json.loads(first)
     except json.JSONDecodeError:

@@ -6,12 +6,14 @@ runs of 50 tokens. These are shorter: a file of which 39 % was in training had n
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.errors import UserError
 from lengthgen.files import replace_file
 
 GRAM = 20  # tokens
@@ -36,7 +38,8 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> NDArray[np.bool_
         return np.unpackbits(np.fromfile(path, dtype=np.uint8), count=n).astype(bool)
     mask = _covered(corpus, _known_runs(corpus))
     if cache_dir.is_dir():
-        replace_file(path, np.packbits(mask).tobytes())
+        with suppress(UserError):  # of one that can only be read
+            replace_file(path, np.packbits(mask).tobytes())
     return mask
 
 

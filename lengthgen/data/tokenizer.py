@@ -20,7 +20,7 @@ from lengthgen.config import schema
 from lengthgen.config.schema import TOKENIZERS
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.sources.hub import hub_or_cache
-from lengthgen.errors import UserError, first_line, suggestion
+from lengthgen.errors import UserError, suggestion
 
 T = TypeVar("T")
 BOS = "<|bos|>"
@@ -62,19 +62,9 @@ def _path_of(name: str) -> Path:
 
     remedy = f"give a tokenizer.json; {suggestion(name, TOKENIZERS[:2])}"
     repo, _, revision = name.partition("@")
-    try:
-        with hub_or_cache(f"corpus.tokenizer: {name} is no file; it", remedy=remedy):
-            path = huggingface_hub.hf_hub_download(
-                repo, "tokenizer.json", revision=revision or None
-            )
-    except UserError:
-        raise
-    except Exception as error:  # of the library and of what it fetches with
-        raise UserError(
-            f"corpus.tokenizer: {name} is no file, and the Hub has no tokenizer.json of that name "
-            f"({first_line(error)[:200]}); {remedy}"
-        ) from None
-    return Path(path)
+    with hub_or_cache(f"corpus.tokenizer: {name} is no file; it", remedy=remedy):
+        file = "tokenizer.json"
+        return Path(huggingface_hub.hf_hub_download(repo, file, revision=revision or None))
 
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:

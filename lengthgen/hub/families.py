@@ -47,7 +47,8 @@ IGNORED = re.compile(  # keys that change no logit of a trained model, unless a 
     r"|norm_type|reorder_and_upcast_attn|attention_softmax_in_fp32|masked_softmax_fusion"
     r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config|lengthgen|learned_pos_emb"
     r"|max_window_layers|head_dim|offset_alibi|init_config|tokenizer_name|cache_implementation"
-    r"|use_parallel_embedding"
+    r"|use_parallel_embedding|tokenizer_class|(min|max)_length|gradient_checkpointing|is_decoder"
+    r"|finetuning_task|output_(hidden_states|attentions)|do_sample|temperature|top_[kp]|torchscript"
 )
 
 

@@ -17,7 +17,7 @@ from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain
 from lengthgen.data.sources import source_of
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import UserError
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.exported import OWN
 from lengthgen.hub.families import EMPTY, Read, families, read
@@ -51,7 +51,8 @@ def import_model(
     tensors = Tensors(folder, families()[plain["model_type"]])
     tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
     bos = prepended(tokenizer)
-    name = name or Path(os.path.abspath(source.partition("@")[0])).name
+    here = Path(source).expanduser().is_dir()
+    name = name or Path(os.path.abspath(source if here else source.partition("@")[0])).name
     name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:63]
     if not isinstance(compose.values([f"experiment={name}"])["experiment"], str):
         name = f"_{name}"  # 1e5 and true are no words
@@ -85,13 +86,8 @@ def _folder(source: str, say: Callable[[str], None]) -> Path:
         say(f"downloading {source} from the Hugging Face Hub")
         about: dict[str, Any] = {"revision": revision or None, "allow_patterns": FILES}
         about["ignore_patterns"] = ["consolidated*", "*/*"]  # the weights once more
-        try:
-            with hub_or_cache(repo, remedy="give a folder in Hugging Face layout"):
-                folder = Path(huggingface_hub.snapshot_download(repo, **about))
-        except Exception as error:  # of the library and of what it fetches with
-            raise UserError(
-                f"{source}: no such folder, and no download from the Hub: {first_line(error)}"
-            ) from None
+        with hub_or_cache(f"{repo} is no folder; it", remedy="give one in Hugging Face layout"):
+            folder = Path(huggingface_hub.snapshot_download(repo, **about))
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{source} is no folder with a config.json; give one in Hugging Face layout, or a name "

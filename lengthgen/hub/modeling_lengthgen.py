@@ -27,11 +27,17 @@ class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: LengthgenConfig) -> None:
         super().__init__(config)
-        self.model = build(About.model_validate(config.lengthgen), Path(str(config.name_or_path)))
+        with torch.device("cpu"):  # transformers builds on meta, where constants have no values
+            about = About.model_validate(config.lengthgen)
+            self.model = build(about, Path(str(config.name_or_path)))
+        self.constants = {m: dict(m.named_buffers(recurse=False)) for m in self.model.modules()}
         self.post_init()
 
     def _init_weights(self, module: torch.nn.Module) -> None:
-        """Draws nothing: all weights are in the folder."""
+        """Restores buffers, of which transformers leaves those empty that no file has."""
+        for name, value in self.constants.get(module, {}).items():
+            if not getattr(buffer := module.get_buffer(name), "_is_hf_initialized", False):
+                buffer.copy_(value)
 
     def forward(
         self,

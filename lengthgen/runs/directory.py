@@ -93,8 +93,10 @@ def environment() -> dict[str, Any]:
 
     cpuinfo = Path("/proc/cpuinfo")
     cpus = re.findall("^model name.*: (.+)", cpuinfo.read_text(), re.M) if cpuinfo.exists() else []
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:  # the checkout that this package runs from
+    top = Path(__file__).parents[2]  # the checkout, if this package is not installed
+    command = ["git", f"--git-dir={top}/.git", f"--work-tree={top}"]
+    command += ["describe", "--always", "--dirty"]
+    try:
         git = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:  # no git here
         git = ""
@@ -188,10 +190,17 @@ def find(name: str, root: Path) -> Path:
 
 def newest(root: Path) -> Path:
     """Returns the run that was worked on last. Raises UserError if there is none."""
-    runs = run_dirs(root)
-    if not runs:
-        raise UserError(f"{root} holds no run yet; lengthgen train scheme=rope makes one")
-    return max(runs, key=written)
+    return max(every(root), key=written)
+
+
+def every(root: Path) -> list[Path]:
+    """Returns the directories of the runs under a root. Raises UserError if there is none."""
+    if runs := run_dirs(root):
+        return runs
+    raise UserError(
+        f"{root} holds no run yet; lengthgen train scheme=rope makes one, runtime.root=DIR looks "
+        "elsewhere"
+    )
 
 
 def written(run_dir: Path) -> float:

@@ -133,7 +133,7 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
     point.run_dir.mkdir(parents=True, exist_ok=True)
     before = status.written_ns(point.run_dir)
-    command, none = [sys.executable, "-m", "lengthgen", *words], subprocess.DEVNULL
+    command, none = [sys.executable, "-P", "-m", "lengthgen", *words], subprocess.DEVNULL
     with (point.run_dir / "console.txt").open("wb") as file:
         process = Process(
             command, env=env, start_new_session=True, stdin=none, stdout=file, stderr=file

@@ -190,7 +190,7 @@ class ArrayTask:
         return ArrayTask(tuple(words))
 
     def __call__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", "lengthgen", *self.arguments])
+        self._process = subprocess.Popen([sys.executable, "-P", "-m", "lengthgen", *self.arguments])
         with signals.handled([signal.SIGTERM], self._pass_on):  # which submitit ignores
             code = self._wait()
         if abs(code) % 128 in (signal.SIGUSR2, signal.SIGTERM):

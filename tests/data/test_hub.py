@@ -117,6 +117,7 @@ def test_the_hub_is_read_by_its_names_and_from_the_cache_where_it_does_not_answe
         assert "\nvalidation\t2\t" in said
         assert "/runs/.cache/tiny_1-" in said
     assert "'o/tiny-2' doesn't exist on the Hub" in no_dataset
-    assert "byte is no file, and the Hub has no tokenizer.json of that name" in no_tokenizer
+    assert "byte is no file; it cannot be read from the Hub" in no_tokenizer
+    assert "Repository Not Found" in no_tokenizer
     assert "corpus.repo: o/tiny-2 is not cached here, and http://127.0.0.1:" in offline
     assert "Retrying" not in ran.err

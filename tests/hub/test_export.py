@@ -57,6 +57,7 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
     "learned": ("gpt2", ["scheme=learned_absolute", "model.biases=[norm,qkv]"]),
     "bpe": (OWN, ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"]),
     "sampled": (OWN, ["scheme=randomized_rope"]),
+    "constants": (OWN, ["scheme=fope"]),
     "learned scale": (OWN, ["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=learned"]),
     "no family": (OWN, ["scheme=sinusoidal", "model.parallel_residual=true"]),
     "in some layers": (OWN, ["scheme=rnope_swa"]),

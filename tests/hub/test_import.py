@@ -425,7 +425,8 @@ def test_a_name_of_the_hub_is_a_run_and_again_from_the_cache_where_it_does_not_a
     assert online == cached != ""
     assert online.startswith("0 ")
     assert unknown.startswith("2 ")
-    assert "o/none: no such folder, and no download from the Hub" in unknown
+    assert "o/none is no folder; it cannot be read from the Hub" in unknown
+    assert "Repository Not Found" in unknown
 
 
 def test_wrong_arguments_are_one_line() -> None:

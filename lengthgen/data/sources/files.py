@@ -21,8 +21,8 @@ from lengthgen.files import utf8
 SPLITS = ("val", "dev", "test", "eval", "held")  # as folders of them begin
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
 DATA = {  # that holds text and is not read
-    *(".bz2", ".docx", ".epub", ".feather", ".htm", ".html", ".pdf", ".rst"),
-    *(".tar", ".tex", ".tgz", ".tsv", ".xml", ".xz", ".zip"),
+    *(".7z", ".bz2", ".docx", ".epub", ".feather", ".gz", ".htm", ".html", ".pdf", ".rst"),
+    *(".rar", ".tar", ".tex", ".tgz", ".tsv", ".xml", ".xz", ".zip", ".zst"),
 }
 
 
@@ -58,12 +58,7 @@ class Files(Source):
         elif held_out is None and os.path.isdir(f"{folder}/train"):
             _refuse_other_splits(folder)
         validation = [] if held_out is None else expand(held_out, key)
-        if not (train := {*expand(path)} - {*validation}):
-            raise UserError(
-                f"corpus.path: all files of {path} are of validation; add files to train on, or "
-                f"give corpus.path={shortened(str(held_out))} alone to split them"
-            )
-        return sorted(train), validation
+        return sorted({*expand(path)} - {*validation}), validation
 
     def data_key(self) -> str:
         return states([*self.split_paths[0], *self.split_paths[1]])
@@ -97,6 +92,12 @@ class Files(Source):
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
         train, validation = self.split_paths
+        if not train and not held_out:
+            alone = shortened(str(self.validation_path or f"{self.path}/validation"))
+            raise UserError(
+                f"corpus.path: all files of {self.path} are of validation; add files to train on, "
+                f"or give corpus.path={alone} alone to split them"
+            )
         if validation:
             yield from self._documents(validation if held_out else train)
             return
@@ -182,16 +183,18 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
 
 
 def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
-    """Returns all files under a folder but hidden ones, sorted."""
+    """Returns all files under a folder but hidden ones, sorted; links to folders are followed."""
 
     def refuse(error: OSError) -> None:
         raise UserError(
             f"{key}: cannot read {error.filename}: {error.strerror}; check permissions"
         ) from error
 
-    files: list[Path] = []
-    for root, folders, names in os.walk(os.path.abspath(folder), onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    files, top = list[Path](), Path(folder).resolve()
+    for root, folders, names in os.walk(os.path.abspath(folder), onerror=refuse, followlinks=True):
+        links = [Path(root, name) for name in folders if os.path.islink(os.path.join(root, name))]
+        inside = {link.name for link in links if link.resolve().is_relative_to(top)}  # read anyway
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in inside]
         files += [Path(root, name) for name in names if not name.startswith(".")]
     return sorted(files)
 

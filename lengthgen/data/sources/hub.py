@@ -97,22 +97,27 @@ class Hub(Source):
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
-            remedy = "check the names, and run `hf auth login` if it needs one"
+            remedy = "check the names and corpus.subset, run `hf auth login` if it needs one"
             if "scripts are no longer supported" in str(cause):
                 remedy = (
                     "try corpus.revision=refs/convert/parquet, which the Hub makes of such data"
                 )
             raise UserError(
                 f"corpus.repo: cannot read {self.repo} (corpus.subset={self.subset}, revision "
-                f"{self.revision or 'newest'}): {first_line(cause)[:300]}; {remedy}"
+                f"{self.revision or 'newest'}): {told(cause)}; {remedy}"
             ) from error
+
+
+def told(error: BaseException) -> str:
+    """Returns the message of a library of the Hub in one line; its first alone says little."""
+    return " ".join(str(error).split())[:600]
 
 
 @contextmanager
 def hub_or_cache(what: str, *, remedy: str) -> Generator[None]:
     """Lets the libraries of the Hub use what they have cached, where it does not answer.
 
-    They would ask again for half a minute. Raises UserError for an error where it did not.
+    They would ask again for half a minute. Raises UserError for their errors.
     """
     import datasets.config
     from huggingface_hub import constants, get_session
@@ -128,13 +133,15 @@ def hub_or_cache(what: str, *, remedy: str) -> Generator[None]:
         for library, offline in zip(libraries, was_offline, strict=True):
             library.HF_HUB_OFFLINE = offline or bool(why)
         yield
-    except Exception as error:
-        if not why:
+    except Exception as error:  # of the library and of what it fetches with
+        if not why and isinstance(error, UserError):
             raise
-        raise UserError(
-            f"{what} is not cached here, and {constants.ENDPOINT} does not answer ({why[:200]}); "
-            f"check the network, or {remedy}"
-        ) from error
+        reason = f"is not cached here, and {constants.ENDPOINT} does not answer ({why[:200]})"
+        first = "check the network"
+        if not why:
+            reason = f"cannot be read from the Hub ({told(error)})"
+            first = "check its name, run `hf auth login` if it needs one"
+        raise UserError(f"{what} {reason}; {first}, or {remedy}") from error
     finally:
         for library, offline in zip(libraries, was_offline, strict=True):
             library.HF_HUB_OFFLINE = offline
