@@ -38,7 +38,7 @@ def out_of_memory(error: BaseException) -> str | None:
     named = type(error).__name__ == "OutOfMemoryError"  # torch's, which need not be imported
     words = (
         "can't allocate memory",
-        "Cannot allocate memory",
+        *("Cannot allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED"),
         "Storage size calculation overflowed",
         "failed to map segment",
         *("MPS backend out of memory", "Invalid buffer size"),

@@ -89,7 +89,8 @@ def config_of(
     cache = plain["runtime"]["cache"]
     if cache and not Path(cache).is_dir():  # the run was moved here
         plain["runtime"]["cache"] = None
-    for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
+    root = run_dir.parents[run_dir.parent.name == "aside"]  # where --force moves it
+    for key, value in {"runtime.root": str(root), **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
     return from_plain(plain, config_dir=config_dir)
@@ -202,7 +203,7 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
         init = config.train.init_from
         if isinstance(init, InitFrom) and not status.checkpoint_folders(run_dir):
             init_from.load_weights(model, init, corpus, say=show.say)
-    is_done = trained and status.read_status(run_dir, run=config.run_id).state == "done"
+    evaluated = trained and status.read_status(run_dir, run=config.run_id).evaluated
     with ExitStack() as stack:
         if ranks.is_main:
             stack.enter_context(status.run_lock(run_dir, "train"))
@@ -216,8 +217,10 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
                 )
         stack.enter_context(ranks.together())
         ranks.barrier()
-        # track push shows a run again; an agent of a W&B sweep waits for it
-        is_shown = ranks.is_main and (not is_done or "WANDB_SWEEP_ID" in os.environ)
+        # What is done already is shown again if that is asked for; an agent of a W&B sweep waits.
+        asked = config.runtime.tensorboard or config.runtime.wandb in ("online", "offline")
+        is_new = evaluated != config.evaluation_id or "WANDB_SWEEP_ID" in os.environ
+        is_shown = ranks.is_main and (is_new or asked)
         shown = tracking.views(config, run_dir, say=show.say) if is_shown else []
         views = [stack.enter_context(view) for view in shown]
         if model is not None:

@@ -4,7 +4,7 @@
 #     bash scripts/gpu_results.sh --limit 510                   # again and again, until it says done
 #     CORPUS=wikitext103 bash scripts/gpu_results.sh train.tokens=120000000
 # KEY=VALUE arguments and options of lengthgen sweep follow. JOBS: runs at a time, which share a GPU; OUT: where
-# the report goes. Without .venv, a PYTHON that has the dependencies will do, and no network.
+# the report goes. Without .venv, a PYTHON that has the dependencies will do; CORPUS=stdlib needs no network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

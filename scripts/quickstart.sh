@@ -14,7 +14,8 @@ source scripts/install.sh
 
 began=$SECONDS
 swept=$(.venv/bin/lengthgen sweep scheme=rope,alibi runtime.wandb=off "$@")
-runs=()
-while read -r run; do runs+=("$run"); done < <(tail -n +2 <<<"$swept" | cut -f2)
+runs=() # from the column of this name: behind those of the keys that vary
+while read -r run; do runs+=("$run"); done < <(awk -F '\t' '
+  NR == 1 { for (i = 1; i <= NF; i++) if ($i == "run") column = i; next } { print $column }' <<<"$swept")
 .venv/bin/lengthgen report "${runs[@]}" --out report
 echo "done in $((SECONDS - began)) s; open report/report.html" >&2

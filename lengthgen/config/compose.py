@@ -177,6 +177,8 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
     every = _parse([*user_overrides(overrides, config_dir=config_dir), *overrides])
+    none = ("experiment", None)  # the default, which Hydra takes from its own file alone
+    every = [override for override in every if (override.key_or_group, override.value()) != none]
     for override in every:
         _refuse_unknown_choice(override, folders, config_dir)
     plain = _composed([str(override.input_line) for override in every], config_dir)
@@ -429,8 +431,6 @@ def _refuse_unknown_choice(
     group, known = override.key_or_group, folders.get(override.key_or_group, {})
     name = override.get_value_element_as_str()
     is_choice = known and group != VARIANT and not override.is_delete()
-    if (group, name) == ("experiment", "null"):  # as in conf/config.yaml
-        return
     if not is_choice or name in known or isinstance(override.value(), dict):
         return
     variants = folders[VARIANT] if group == "scheme" else {}

@@ -6,6 +6,7 @@ B batch, H heads, Q queries, S keys, K head width, N distances, M keys that are 
 import math
 import os
 import shutil
+import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -25,6 +26,7 @@ from lengthgen.schemes.absolute import alignment
 from lengthgen.schemes.relative_shift import pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
+BLOCK = 128  # of FlexAttention: queries, and keys
 SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
 
 
@@ -129,7 +131,8 @@ def flex(
     attention = flex_attention if as_it_is else _compiled_flex()
     n = q_BHQK.shape[2]
     # Not made once itself: what is made once is a constant of a graph, which no BlockMask can be.
-    mask = BlockMask((n, n), *causal_blocks(n, q_BHQK.device), mask_mod=causal)
+    blocks = causal_blocks(n, q_BHQK.device)
+    mask = BlockMask((n, n), *blocks, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=causal)
     return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
 
 
@@ -148,7 +151,7 @@ def causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
 @cache
 def _causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
     with torch.inference_mode(False):  # else none could be kept for a backward pass
-        mask = create_block_mask(causal, None, None, length, length, device=device)
+        mask = create_block_mask(causal, None, None, length, length, device, BLOCK)
     of_keys = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
     of_queries = mask.q_num_blocks, mask.q_indices, mask.full_q_num_blocks, mask.full_q_indices
     return *of_keys, *of_queries
@@ -173,7 +176,9 @@ def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:
 def triton_compiles() -> bool:
     """True if Triton makes kernels for the GPU here, for which it needs a C compiler."""
     has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
-    return has_triton() and has_cc
+    headers = sysconfig.get_config_var("INCLUDEPY")  # of Debian: python3-dev
+    has_headers = headers is not None and os.path.exists(f"{headers}/Python.h")
+    return has_triton() and has_cc and has_headers
 
 
 @cache

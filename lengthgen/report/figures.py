@@ -29,6 +29,7 @@ FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
 FACTS = ["series", "scheme", "variant", "reference", "train_length"]
 LAST_T = "last T tokens"
+NAME = 40  # characters beside a line that a panel has room for
 NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
 Style = Mapping[str, Any]
@@ -188,6 +189,8 @@ def _over_length(
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     width, height = (10.0, 1.6) if is_small else (width if columns == 1 else 11.0, 3.9)
+    if not is_small:  # names are beside the lines
+        width += 0.075 * columns * max(0, own["series"].map(len).max() - NAME)
     drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
     styles = line_styles(rows, series_colours(rows) if colours is None else colours)

@@ -93,7 +93,9 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]
     rows = pd.concat(joined, ignore_index=True)
     newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
-    rows = rows[rows["parts"] == newest].drop_duplicates([*CELL, "document"], keep="last")
+    trained = rows.groupby("run")["weights"].transform("last")  # since it was trained again
+    current = (rows["parts"] == newest) & (rows["weights"].isna() | (rows["weights"] == trained))
+    rows = rows[current].drop_duplicates([*CELL, "document"], keep="last")
     rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}
     return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 

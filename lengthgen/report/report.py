@@ -114,7 +114,7 @@ def text_section(
     limits = notes.groupby("word", sort=False)["series"].unique()
     n_series = known.loc[~known["reference"], "series"].nunique()
     return ReportSection(
-        title=selection.title.capitalize(),
+        title=f"C{selection.title[1:]}",
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
         sentences=[*sentences(numbers[main], bases)],
         tables=[

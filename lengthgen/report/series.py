@@ -188,7 +188,8 @@ def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) 
     """Returns the keys in which series of one name differ, the scheme's first, three at most."""
     changes = _differences(_science(series), [_science(twin) for twin in twins])
     run = series["run"].rsplit("-", 1)[-1]
-    return ", ".join([*changes[:3], run] if len(changes) > 3 else changes)
+    # Without a change it is the order of the parts.
+    return ", ".join(changes if 0 < len(changes) <= 3 else [*changes[:3], run])
 
 
 def _differences(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -224,7 +224,8 @@ def _headline(
 
     `at_T` is what gains count from: the model without a variant at T, if it has a loss there.
     """
-    lengths, sample = [p.length for p in points], sums.sample([*points, *at_T])
+    lengths = [p.length for p in points]
+    sample = sums.sample([*points, *at_T]) if points else None
     for note in _notes(rows, lengths, sample, has_T=bool(at_T)):
         yield {"quantity": "note", "word": note}
     if sample is None or not points or not at_T:

@@ -59,12 +59,13 @@ class Ranks:
         if all(value.isdecimal() for value in given.values()):
             ranks = Ranks(**{name: int(value) for name, value in given.items()})
             is_alone = ranks.world_size == 1
-            if ranks.rank < ranks.world_size and (is_alone or "MASTER_ADDR" in os.environ):
+            has_address = {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+            if ranks.rank < ranks.world_size and (is_alone or has_address):
                 return ranks
         words = " ".join(f"{name.upper()}={value}" for name, value in given.items())
         raise UserError(
-            f"{words}: not as torchrun sets them, MASTER_ADDR included; unset them, or start with "
-            "lengthgen train --gpus N"
+            f"{words}: not as torchrun sets them, with MASTER_ADDR and MASTER_PORT; unset them, or "
+            "start with lengthgen train --gpus N"
         )
 
     @property

@@ -193,7 +193,8 @@ def accuracy_figure(task: TaskResults, colours: Mapping[str, str]) -> Figure:
     """Draws accuracy by length with 95 % bands, a line per series, in the colours of schemes."""
     measured, ends = task.measured, list[style.LineEnd]()
     note = "; grey: not learned up to L" if any(a.excluded for a in measured) else ""
-    drawn = style.new_figure(f"{task.name}: accuracy by length in {task.unit}{note}")
+    title = f"{task.name}: accuracy by length in {task.unit}{note}"
+    drawn = style.new_figure(title, height=max(4.4, 0.7 + 0.2 * len(measured)))
     axes = drawn.subplots()
     axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
     lengths = [n for a in measured for n in a.by_length.index] or [1]
@@ -201,7 +202,8 @@ def accuracy_figure(task: TaskResults, colours: Mapping[str, str]) -> Figure:
     for i, a in enumerate(measured):
         same = [other for other in measured[:i] if other.scheme == a.scheme]  # have other dashes
         x, colour = a.by_length.index, style.GREY if a.excluded else colours[a.scheme]
-        band = {"color": colour, "alpha": 0.12, "linewidth": 0}
+        many = len(measured) > style.MAX_LINES  # whose bands would cover the lines
+        band = {"color": colour, "alpha": 0.0 if many else 0.12, "linewidth": 0}
         axes.fill_between(x, a.by_length["low"], a.by_length["high"], **band)
         line = {"ls": style.DASHES[len(same) % len(style.DASHES)], "marker": "o", "markersize": 3}
         axes.plot(x, a.by_length["accuracy"], color=colour, **line)

@@ -240,6 +240,10 @@ def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) ->
         assert f"is runs/aside/{kept.name} now; lengthgen rm runs/aside/{kept.name} rem" in ran.err
         assert status.final_weights(kept, run=run.name) == weights
     assert (run.parent / f"aside/{run.name}-1/note.txt").exists()
+    assert job("--from", f"runs/aside/{run.name}-1")["runtime"]["root"] == str(run.parent)
+    ran = shell.run("eval", *map(str, run.parent.iterdir()))  # as runs/*
+    assert ran.code == 0
+    assert f"{run.parent}/aside: no run, left out" in ran.err.splitlines()
     assert status.final_weights(run, run=run.name) == weights
     assert directory.run_dirs(run.parent) == [run]
 
@@ -291,6 +295,15 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
     defaults.write_text("train: {lr: 0.5, tokens: 7}\n")
     assert train("train=gpu").lr != 0.5
     assert train("experiment=leaderboard").tokens != 7
+    defaults.write_text("experiment: leaderboard\ntrain: {lr: 0.5}\neval: {protocols: [swap]}\n")
+    for word, left in (  # of what a chosen file sets, the files that it begins with included
+        ("experiment=null", ["train.lr", "eval.protocols"]),
+        ("experiment=alibi_figure1_1024", []),
+        ("task=reverse", ["experiment"]),
+    ):
+        own = compose.values(compose.user_overrides([word], config_dir=None))
+        assert [*own] == left
+    assert train("experiment=null").tokens != train("").tokens
 
 
 def test_defaults_say_where_runs_are_and_mistakes_are_named(shell: Shell, defaults: Path) -> None:

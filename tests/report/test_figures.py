@@ -80,6 +80,17 @@ def test_lines_that_end_alike_are_named_once_apart_and_in_the_figure(draw: Draw)
     assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
 
 
+def test_long_names_lie_within_the_figure_and_leave_the_next_panel_free() -> None:
+    keys = "scheme.parts.yarn.beta_slow=1, scheme.parts.yarn.factor=4"
+    long = [f"rope_yarn (scheme.parts.yarn.beta_fast={n}, {keys})" for n in "12"]
+    two = [findings_of(dict.fromkeys(long, FLAT)).assign(train_length=T) for T in (512, 1024)]
+    figure = drawn(figures.curve, pd.concat(two))
+    left, right = panels(figure)
+    for axes, end in ((left, right.get_window_extent().x0), (right, figure.bbox.x1)):
+        assert [text.get_text() for text in names(axes)] == long
+        assert all(text.get_window_extent().x1 <= end for text in names(axes))
+
+
 def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> None:
     findings = findings_of({"rope": STEEP, "learned": FLAT[:3]})
     (axes,) = panels(drawn(figures.curve, findings))

@@ -83,6 +83,15 @@ def test_what_was_scored_or_defined_again_counts_as_it_is_now_under_any_name_of_
     assert rows.loc[rows["variant"].notna(), "parts"].tolist() == ["new", "new"]
 
 
+def test_of_a_run_that_was_trained_again_no_length_of_before_is_shown(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", losses={512: 3.0, 1024: 3.0}, weights="old")
+    save(loaded(path)[0], tmp_path / "study")
+    (path / "eval.jsonl").unlink()
+    write_run(tmp_path / "runs", losses={512: 2.0}, weights="new")
+    rows, _ = loaded(tmp_path / "study", path)
+    assert rows[["length", "nats"]].to_numpy().tolist() == [[512, 16.0]] * 2
+
+
 def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Changes the last row of eval.jsonl, whose checksum is that of the changed row."""
     rows = read_rows(path / "eval.jsonl")

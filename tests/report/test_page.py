@@ -163,13 +163,13 @@ def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
 
 
 def test_each_text_has_a_section_and_figures_of_its_own() -> None:
-    rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="prose")])
+    rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="Prose")])
     made = report.sections(rows)
-    assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus prose"]
+    assert [section.title.split(",")[0] for section in made[:2]] == ["Corpus toy", "Corpus Prose"]
     assert "curve-2" in made[1].figures
     assert {*made[0].figures}.isdisjoint(made[1].figures)
     titles = [table.title for section in made for table in section.summary]
-    assert titles == [f"Perplexity by context length; corpus {name}" for name in ("toy", "prose")]
+    assert titles == [f"Perplexity by context length; corpus {name}" for name in ("toy", "Prose")]
 
 
 def colours(figure: Figure, width: float) -> set[str]:
@@ -209,6 +209,7 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
         (["scheme=rpoe"], "scheme=rpoe: no run here has this value; did you mean rope?"),
         (["train.lrr=1"], "train.lrr: no run here has this key; did you mean train.lr?"),
         (["scheme=rope", "train.lr=3e-3", "seed=9"], "seed=9: no run here has this value"),
+        (["seed=false"], "seed=false: no run here has this value; known: 1, 2, 3"),
         (["scheme=rope", "seed=3"], "no run here has all of scheme=rope seed=3; name fewer"),
     ],
 )

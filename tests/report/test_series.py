@@ -36,6 +36,15 @@ def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
     assert "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, s1)" in found
 
 
+def test_parts_in_another_order_are_another_series() -> None:
+    orders = {"here": {"x": {}, "y": {}}, "there": {"y": {}, "x": {}}}
+    runs = [
+        frame(3.0, run=name, seeds=(n,), config=config(parts=parts))
+        for n, (name, parts) in enumerate(orders.items())
+    ]
+    assert names(*runs) == ["rope (s0)", "rope (s1)"]
+
+
 def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
     four, eight = (
         frame(

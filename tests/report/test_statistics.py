@@ -211,6 +211,11 @@ def test_lengths_and_documents_that_not_every_seed_has_are_left_out_and_named() 
     assert any("left out: 1 of 5 documents" in note for note in notes(rows))
 
 
+def test_of_a_variant_that_has_no_tail_nothing_is_said_to_be_left_out() -> None:
+    rows = pd.concat([frame(3.0), frame(3.0, variant="yarn", protocol="nonoverlap")])
+    assert notes(rows) == []
+
+
 def test_the_seeds_of_a_number_are_those_evaluated_under_its_protocol() -> None:
     rows = pd.concat([frame(3.0), frame(3.0, seeds=(1,), protocol="nonoverlap")])
     found = findings(rows).groupby("protocol")["n_seeds"].unique()

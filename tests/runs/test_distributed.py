@@ -97,7 +97,8 @@ def test_processes_that_see_different_checkpoints_take_no_step(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("RANK", "abc"), ("RANK", "3"), ("WORLD_SIZE", "x"), ("WORLD_SIZE", "2")]
+    ("name", "value"),
+    [("RANK", "abc"), ("RANK", "3"), *(("WORLD_SIZE", value) for value in "x2")],
 )
 def test_an_environment_that_is_not_torchrun_s_is_refused(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +109,8 @@ def test_an_environment_that_is_not_torchrun_s_is_refused(
     assert "unset them, or start with lengthgen train --gpus N" in said
     monkeypatch.setattr("os.environ", {"RANK": "", "WORLD_SIZE": ""})
     assert distributed.Ranks.from_env() == distributed.ALONE
+    monkeypatch.setattr("os.environ", {"WORLD_SIZE": "2", "MASTER_ADDR": "node"})
+    assert "with MASTER_ADDR and MASTER_PORT" in refusal(distributed.Ranks.from_env)
 
 
 STOPPED = (143, None)

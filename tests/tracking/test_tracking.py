@@ -170,7 +170,14 @@ def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         monkeypatch.setenv("WANDB_RUN_ID", "point")
         said(*words)  # all is done, and is shown in this sweep too
-    ((name, run),) = backend.runs.items()
+        monkeypatch.delenv("WANDB_SWEEP_ID")
+        said(*words)
+        (name,) = backend.runs
+        monkeypatch.delenv("WANDB_RUN_ID")
+        said(*words, "runtime.wandb=online")  # or if that is asked for
+    _, shown = backend.runs
+    assert shown.startswith(only(trained).name)
+    run = backend.runs[name]
     assert (name, run.variables["sweep"]) == ("point", "oursweep")
     assert train_rows(run) == recorded(only(trained))
 
