@@ -28,6 +28,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"a.docx": "A"}, "*.txt", {}, "{}/*.txt does not exist; known: a.docx"),
     ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl"),
     ({"a.txt": "A", "b.zip": "AA"}, "", {}, "more data that is not read (1 .zip) than files of"),
+    ({"a.txt": "A", "b.tar.gz": "AA"}, "", {}, "more data that is not read (1 .gz) than files of"),
     ({"a.txt": "A"}, "", {}, NO_TRAIN),  # too short to take validation text from
     ({"a.txt": "A.\n" * 99}, "", {"held_out": "tuning"}, "rates are tuned on two training doc"),
     ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from repository import example
-from small import SMALL, smaller
+from small import SMALL, refusal, smaller
 from small_corpora import files, load, names, read_all, shipped, synthetic, write
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data import sources
+from lengthgen.data import corpora, sources
 from lengthgen.data.sources.python import Python
 from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
 from lengthgen.data.sources.stdlib import Stdlib
@@ -39,10 +39,14 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
         **{"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""},
         **{"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},
         **{"k.json": '[{"text": "J"}, {"text": null}]', "n.csv.zst": zstd},
-        "r.json": '{\n"text": "O"}',
+        **{"r.json": '{\n"text": "O"}', "u.json": "\n", "v.parquet": b""},
         **{"o.txt": gzip.compress(b"L"), "q/state.json": "{}", "q/dataset_info.json": "{}"},
     }
     write(tmp_path, contents)
+    packed = gzip.compress((tmp_path / "g.parquet").read_bytes())
+    write(tmp_path, {"t.parquet.gz": packed})
+    (tmp_path / "w").symlink_to(write(tmp_path_factory.mktemp("w"), {"x.txt": "P"}))
+    (tmp_path / "b" / "up").symlink_to(tmp_path)  # is read anyway
     table = pa.table({"text": ["M", None]})
     for name, new in (("p.arrow", pa.ipc.new_file), ("q/data.arrow", pa.ipc.new_stream)):
         with new(str(tmp_path / name), table.schema) as arrow:  # the latter as by save_to_disk
@@ -52,10 +56,11 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     named = {"a.txt": "A", "b/c.md": "B", "d.py": "C", "f.jsonl:1": "D", "f.jsonl:3": "E"}
     named |= {"g.parquet:1": "F", "g.parquet:3": "G", "j.jsonl.gz:1": "H", "m.csv:1": "I"}
     named |= {"k.json:1": "J", "n.csv.zst:1": "K", "o.txt": "L", "p.arrow:1": "M"}
-    named |= {"r.json:1": "O", "q/data.arrow:1": "M"}
+    named |= {"r.json:1": "O", "q/data.arrow:1": "M", "w/x.txt": "P"}
+    named |= {"t.parquet.gz:1": "F", "t.parquet.gz:3": "G"}
     assert {d.name: d.text for d in train + validation if d.text} == named
-    assert said[0] == f"reading 14 files of {tmp_path}; not read: 2 .json, 2 .so, 1 .log"
-    assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 5
+    assert said[0] == f"reading 18 files of {tmp_path}; not read: 2 .json, 2 .so, 1 .log"
+    assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 7
 
 
 def test_names_and_split_do_not_depend_on_how_or_where_files_are_named(tmp_path: Path) -> None:
@@ -85,6 +90,14 @@ def test_a_split_is_as_given_and_of_two_documents_the_shorter_one_validates(
     assert [d.name for d in held_out if d.text] == validation
     assert not {d.text for d in train} & {d.text for d in held_out}
     assert len(train) + len(held_out) == len(contents)
+
+
+def test_what_is_scored_alone_needs_no_text_to_train_on(tmp_path: Path) -> None:
+    folder = write(tmp_path / "books", {f"{i}.txt": "text " * i for i in range(1, 9)})
+    given = files(folder, validation_path=str(folder), tokenizer="bytes")
+    scored = corpora.load(given, cache_dir=tmp_path, say=print, with_training=False)
+    assert len(scored.document_lengths("validation")) == 8
+    assert "all files of" in refusal(corpora.load, given, cache_dir=tmp_path, say=print)
 
 
 def test_one_in_twenty_documents_and_a_long_one_validate(tmp_path: Path) -> None:
