@@ -89,7 +89,8 @@ def config_of(
     cache = plain["runtime"]["cache"]
     if cache and not Path(cache).is_dir():  # the run was moved here
         plain["runtime"]["cache"] = None
-    root = run_dir.parents[run_dir.parent.name == "aside"]  # where --force moves it
+    is_aside = run_dir.parent.name == "aside" != Path(plain["runtime"]["root"]).name  # by --force
+    root = run_dir.parents[is_aside]
     for key, value in {"runtime.root": str(root), **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
@@ -217,11 +218,10 @@ def train_and_evaluate(config: Config, *, ranks: Ranks, show: Progress) -> Path:
                 )
         stack.enter_context(ranks.together())
         ranks.barrier()
-        # What is done already is shown again if that is asked for; an agent of a W&B sweep waits.
-        asked = config.runtime.tensorboard or config.runtime.wandb in ("online", "offline")
-        is_new = evaluated != config.evaluation_id or "WANDB_SWEEP_ID" in os.environ
-        is_shown = ranks.is_main and (is_new or asked)
-        shown = tracking.views(config, run_dir, say=show.say) if is_shown else []
+        # An agent of a W&B sweep waits for what is done too.
+        is_done = evaluated == config.evaluation_id and "WANDB_SWEEP_ID" not in os.environ
+        about: dict[str, Any] = {"say": show.say, "is_done": is_done}
+        shown = tracking.views(config, run_dir, **about) if ranks.is_main else []
         views = [stack.enter_context(view) for view in shown]
         if model is not None:
             validate = validator(config, corpus, ranks=ranks)

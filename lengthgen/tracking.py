@@ -52,11 +52,14 @@ def show_results(config: Config, run_dir: Path, *, say: Callable[[str], None]) -
 
 
 def views(
-    config: Config, run_dir: Path, *, say: Callable[[str], None]
+    config: Config, run_dir: Path, *, say: Callable[[str], None], is_done: bool = False
 ) -> "list[AbstractContextManager[Tracker | TensorBoard]]":
-    """Returns what runtime.wandb and runtime.tensorboard ask for; each shows once it is entered."""
+    """Returns what runtime.wandb and runtime.tensorboard ask for; each shows once it is entered.
+
+    Of a run that is done, W&B has all rows but where they are asked for online.
+    """
     shown: list[AbstractContextManager[Tracker | TensorBoard]] = []
-    if config.runtime.wandb != "off":
+    if config.runtime.wandb == "online" or (config.runtime.wandb != "off" and not is_done):
         shown.append(Tracker(config, run_dir, say=say))
     if config.runtime.tensorboard:
         shown.append(TensorBoard(config, run_dir))

@@ -396,7 +396,7 @@ encoder_decoder() {
 # imported NAME: SmolLM2 as a run under runs/NAME, whose folder `run` names then
 imported() {
   if is_dry_run; then
-    echo "$1: imports a model and scores it; see above for how long that takes" >&2
+    echo "$1: imports a model and scores it; the head of scripts/results.sh says how long that takes" >&2
     exit
   fi
   local root=runs/$1

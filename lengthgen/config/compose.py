@@ -364,7 +364,7 @@ def _settings(group: str, file: Path, *below: Path) -> dict[str, Any]:
     """Returns what a choice sets by dotted key, groups by name, with the files it begins with."""
     is_global = file.read_bytes().startswith(b"# @package _global_")
     plain, settings = read(file), dict[str, Any]()
-    for item in plain.pop("defaults", []):
+    for item in plain.pop("defaults", None) or []:
         if isinstance(item, dict):
             settings |= {key.rpartition("/")[2]: choice for key, choice in item.items()}
         files = [root / f"{item}.yaml" for root in (file.parent, conf_dir() / group)]

@@ -84,6 +84,7 @@ def card(
         corpus=corpus,
         front_matter=yaml.safe_dump(front_matter, sort_keys=False),
         license=license,
+        rotary="rope_parameters" in keys,
         longest=keys.get("max_seq_len") or keys.get("n_positions"),
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,

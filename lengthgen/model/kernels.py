@@ -174,10 +174,10 @@ def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:
 
 @cache
 def triton_compiles() -> bool:
-    """True if Triton makes kernels for the GPU here, for which it needs a C compiler."""
+    """True if Triton makes kernels for the GPU here, for which it needs a C compiler and Python.h."""
     has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
-    headers = sysconfig.get_config_var("INCLUDEPY")  # of Debian: python3-dev
-    has_headers = headers is not None and os.path.exists(f"{headers}/Python.h")
+    include = sysconfig.get_path("include", "posix_prefix")  # where Triton looks
+    has_headers = os.path.exists(f"{include}/Python.h")  # of Debian: python3-dev
     return has_triton() and has_cc and has_headers
 
 

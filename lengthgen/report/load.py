@@ -55,8 +55,8 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
 
     `paths` are run directories, folders of reports, and folders of run directories. Of a document
     that was scored again the last row counts, and of a variant that was defined again the last
-    definition. What cannot be shown is named by `say` in one line each. Raises UserError if
-    nothing can be shown.
+    definition; a run that was trained again has no rows of before. What cannot be shown is named
+    by `say` in one line each. Raises UserError if nothing can be shown.
     """
     tables: list[pd.DataFrame] = []
     folders: dict[str, Path] = {}  # by run
@@ -109,13 +109,13 @@ def only(rows: pd.DataFrame, measured: Sequence[Mapping[str, Any]]) -> pd.DataFr
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:
-    """Returns run directories and folders of reports, each once."""
+    """Returns folders of reports and then run directories, which may be newer, each once."""
     listed: dict[Path, Path] = {}
     for path in paths:
         is_folder = not any(is_there(path / name) for name in (ROWS, "config.yaml"))
         below = directory.run_dirs(path) if is_folder and path.is_dir() else []
         listed |= {Path(os.path.realpath(p)): p for p in below or [path]}
-    return list(listed.values())
+    return sorted(listed.values(), key=lambda path: not (path / ROWS).is_file())
 
 
 @contextmanager

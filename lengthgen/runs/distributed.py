@@ -150,6 +150,7 @@ ALONE = Ranks(rank=0, world_size=1, local_rank=0)  # of work that is never divid
 def launch(n: int, arguments: Sequence[str]) -> Failed | None:
     """Runs this program in n processes under torchrun, silently, and returns what failed."""
     logging.disable(logging.ERROR)  # a line for every signal that is passed on, and every failure
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # a copy.py here is no module of Python
     others = [kind for kind in signals.SCHEDULER if kind != signal.SIGTERM]
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "110")  # s, for a checkpoint; 30 else
     try:

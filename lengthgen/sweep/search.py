@@ -46,8 +46,7 @@ def search(
     fixed, axes = compose.axes(overrides, config_dir=config_dir)
     if not axes:
         raise UserError("--search: no key has several values; give 'train.lr=interval(1e-3,1e-2)'")
-    own = compose.overrides_of({"runtime.root": str(compose.root_of({}) / "search")})
-    words = [*own, *tuning.on_tuning_split(fixed)]  # apart from runs that are to be reported
+    words = tuning.on_tuning_split(fixed)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
     space, trials = {axis.key: _distribution(axis) for axis in axes}, list[Trial]()

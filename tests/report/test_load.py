@@ -88,8 +88,9 @@ def test_of_a_run_that_was_trained_again_no_length_of_before_is_shown(tmp_path: 
     save(loaded(path)[0], tmp_path / "study")
     (path / "eval.jsonl").unlink()
     write_run(tmp_path / "runs", losses={512: 2.0}, weights="new")
-    rows, _ = loaded(tmp_path / "study", path)
-    assert rows[["length", "nats"]].to_numpy().tolist() == [[512, 16.0]] * 2
+    for paths in ((tmp_path / "study", path), (path, tmp_path / "study")):
+        rows, _ = loaded(*paths)
+        assert rows[["length", "nats"]].to_numpy().tolist() == [[512, 16.0]] * 2
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -71,9 +71,8 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
 
 
 def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> None:
-    words = smaller(usual=MEASURED_AT_T)
-    place = f"runtime.root={Path.cwd()}/runs/search"  # which no report of runs/ shows
-    rates = ["train.lr=1,2", place, *tuning.on_tuning_split(words)]
+    words = smaller(f"runtime.root={Path.cwd()}/runs", usual=MEASURED_AT_T)
+    rates = ["train.lr=1,2", *tuning.on_tuning_split(words)]
     for point in grid.points(rates, config_dir=None, plugins=[]):
         begun(point, Status("diverged", reason="the loss is nan"))
     ran = shell.run("sweep", *words, "train.lr=1,2", "--search", "2")

@@ -76,7 +76,8 @@ class Files(Source):
             return line
         kinds = Counter(sorted(file.suffix or file.name for file in others))
         not_read = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(5))
-        data = [file for file in others if file.suffix.lower() in DATA]
+        text = (*TEXT, *ROWS)  # of another split
+        data = [f for f in others if f.suffix.lower() in DATA and kind_of(f) not in text]
         if sum(map(_size, data)) > sum(map(_size, files)):
             raise UserError(
                 f"corpus.path: {folder} holds more data that is not read ({not_read}) than files "
@@ -183,7 +184,10 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
 
 
 def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
-    """Returns all files under a folder but hidden ones, sorted; links to folders are followed."""
+    """Returns all files under a folder but hidden ones, sorted, each folder once.
+
+    Links to other folders are followed.
+    """
 
     def refuse(error: OSError) -> None:
         raise UserError(
@@ -191,10 +195,15 @@ def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
         ) from error
 
     files, top = list[Path](), Path(folder).resolve()
+    seen = {top}
     for root, folders, names in os.walk(os.path.abspath(folder), onerror=refuse, followlinks=True):
-        links = [Path(root, name) for name in folders if os.path.islink(os.path.join(root, name))]
-        inside = {link.name for link in links if link.resolve().is_relative_to(top)}  # read anyway
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in inside]
+        kept: list[str] = []
+        for path in (Path(root, name) for name in sorted(folders) if not name.startswith(".")):
+            real = path.resolve()
+            if real not in seen and not (path.is_symlink() and real.is_relative_to(top)):
+                seen.add(real)
+                kept.append(path.name)
+        folders[:] = kept
         files += [Path(root, name) for name in names if not name.startswith(".")]
     return sorted(files)
 
