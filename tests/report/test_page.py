@@ -1,6 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic, reportArgumentType=false
 """The report: its files, the page, and what of a run's words the page may hold."""
 
 import json
