@@ -35,13 +35,7 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
     """Serves folders by their path on the Hub, such as datasets/OWNER/NAME; yields its URL."""
 
     class Handler(Quiet):
-        def do_HEAD(self) -> None:
-            self.answer()
-
         def do_GET(self) -> None:
-            self.answer()
-
-        def answer(self) -> None:
             path = unquote(urlsplit(self.path).path).removeprefix("/").removeprefix("api/")
             path = path.removeprefix("models/")
             name = next((name for name in folders if path.startswith(name + "/")), path)
@@ -59,6 +53,8 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
             names = [{"rfilename": e["path"]} for e in every(root) if e["type"] == "file"]
             about: dict[str, Any] = {"id": name.partition("/")[2], "sha": COMMIT, "siblings": names}
             return self.reply({**about, "tags": [], "private": False, "gated": False})
+
+        do_HEAD = do_GET
 
         def send_file(self, path: Path) -> None:
             head = {"X-Repo-Commit": COMMIT}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,13 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Generator[WandbBackend]:
+    with WandbBackend() as started:
+        monkeypatch.setenv("WANDB_BASE_URL", started.url)
+        yield started
+
+
 def push(root: Path, *words: str) -> list[str]:
     """Sends the only run of a root, and returns what is said of W&B."""
     return said("track", "push", f"runtime.root={root}", *words)
@@ -66,19 +73,17 @@ def recorded(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_run(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend
 ) -> None:
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        lines = push(trained)
-        (name, run), *others = backend.runs.items()
-        assert (run.variables["displayName"], others) == (one_run(trained).name, [])
-        assert lines == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
-        rows = list(run.rows)
-        push(trained)
-        assert run.rows == rows
-        push(trained, "--again", "runtime.wandb_checkpoint=true")
-        _, (again, fresh) = backend.runs.items()
+    lines = push(trained)
+    (name, run), *others = backend.runs.items()
+    assert (run.variables["displayName"], others) == (one_run(trained).name, [])
+    assert lines == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
+    rows = list(run.rows)
+    push(trained)
+    assert run.rows == rows
+    push(trained, "--again", "runtime.wandb_checkpoint=true")
+    _, (again, fresh) = backend.runs.items()
     assert train_rows(run) == recorded(one_run(trained)) == train_rows(fresh)
     assert [row["train/step"] for row in train_rows(run) if "val/loss@64" in row] == [4, 8]
     assert again.startswith(f"{name}-")
@@ -104,25 +109,23 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of wandb-workspaces
 def test_what_w_and_b_lacks_of_a_run_is_sent_by_a_push_and_what_eval_adds_by_eval(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend
 ) -> None:
     log, curve = (one_run(trained) / name for name in ("train.jsonl", "eval.jsonl"))
     every, root = log.read_bytes(), f"runtime.root={trained}"
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        log.write_bytes(b"".join(every.splitlines(keepends=True)[:3]))  # as of a killed run
-        curve.rename(trained / curve.name)
-        assert len(push(trained)) == 1
-        log.write_bytes(every)
-        (trained / curve.name).rename(curve)
-        push(trained)
-        (run,) = backend.runs.values()
-        assert train_rows(run) == recorded(one_run(trained))
-        before = len(run.rows)
-        assert said("eval", root, "--lengths", "16,32,48,64", "runtime.wandb=auto")
-        assert [r["eval/T_valid"] for r in run.rows[before:] if "eval/T_valid" in r] == [48]
-        assert said("eval", root, "--lengths", "16,32", "runtime.wandb=auto") == []
-        ran = here("track", "report", root)
+    log.write_bytes(b"".join(every.splitlines(keepends=True)[:3]))  # as of a killed run
+    curve.rename(trained / curve.name)
+    assert len(push(trained)) == 1
+    log.write_bytes(every)
+    (trained / curve.name).rename(curve)
+    push(trained)
+    (run,) = backend.runs.values()
+    assert train_rows(run) == recorded(one_run(trained))
+    before = len(run.rows)
+    assert said("eval", root, "--lengths", "16,32,48,64", "runtime.wandb=auto")
+    assert [r["eval/T_valid"] for r in run.rows[before:] if "eval/T_valid" in r] == [48]
+    assert said("eval", root, "--lengths", "16,32", "runtime.wandb=auto") == []
+    ran = here("track", "report", root)
     assert f"{backend.url}/{ENTITY}/lengthgen/reports/" in ran.out
     (spec,) = backend.reports
     assert one_run(trained).name in spec
@@ -130,37 +133,33 @@ def test_what_w_and_b_lacks_of_a_run_is_sent_by_a_push_and_what_eval_adds_by_eva
 
 
 def test_what_is_trained_again_is_a_w_and_b_run_beside_the_earlier_one(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend
 ) -> None:
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        push(trained)
-        (name, first), *_ = backend.runs.items()
-        before = list(first.rows)
-        words = [*WORDS, "train.val_every=4", "runtime.wandb=off", f"runtime.root={trained}"]
-        assert here("train", "--force", *words).code == 0
-        push(trained)
-        push(trained)
-        assert here("track", "report", f"runtime.root={trained}").code == 0
+    push(trained)
+    (name, first), *_ = backend.runs.items()
+    before = list(first.rows)
+    words = [*WORDS, "train.val_every=4", "runtime.wandb=off", f"runtime.root={trained}"]
+    assert here("train", "--force", *words).code == 0
+    push(trained)
+    push(trained)
+    assert here("track", "report", f"runtime.root={trained}").code == 0
     _, (again, fresh) = backend.runs.items()
     assert (first.rows, train_rows(fresh)) == (before, recorded(one_run(trained)))
     assert (again in backend.reports[0], name in backend.reports[0]) == (True, False)
 
 
 def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_SWEEP_ID", "oursweep")
     words = ["train", *WORDS, "train.val_every=4", f"runtime.root={trained}"]
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        monkeypatch.setenv("WANDB_RUN_ID", "point")
-        said(*words)  # all is done, and is shown in this sweep too
-        monkeypatch.delenv("WANDB_SWEEP_ID")
-        said(*words)
-        (name,) = backend.runs
-        monkeypatch.delenv("WANDB_RUN_ID")
-        said(*words, "runtime.wandb=online")  # or if that is asked for
+    monkeypatch.setenv("WANDB_RUN_ID", "point")
+    said(*words)  # all is done, and is shown in this sweep too
+    monkeypatch.delenv("WANDB_SWEEP_ID")
+    said(*words)
+    (name,) = backend.runs
+    monkeypatch.delenv("WANDB_RUN_ID")
+    said(*words, "runtime.wandb=online")  # or if that is asked for
     _, shown = backend.runs
     assert shown.startswith(one_run(trained).name)
     run = backend.runs[name]
@@ -169,19 +168,17 @@ def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
 
 
 def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").mkdir()
     outer = {"ENTITY": "us", "PROJECT": "theirs", "NAME": "mine", "RUN_GROUP": "many"}
     outer |= {"JOB_TYPE": "pilot", "NOTES": "a note", "TAGS": "a,b", "DIR": f"{tmp_path}/there"}
-    with WandbBackend() as backend:
-        for name, value in outer.items():
-            monkeypatch.setenv(f"WANDB_{name}", value)
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        line, *_ = push(trained, "runtime.wandb_tags=[c,d]")
-        keys = [f"runtime.wandb_{key}=own" for key in ("entity", "project", "name", "group")]
-        push(trained, "--again", *keys)
-        run, own = (run.variables for run in backend.runs.values())
+    for name, value in outer.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    line, *_ = push(trained, "runtime.wandb_tags=[c,d]")
+    keys = [f"runtime.wandb_{key}=own" for key in ("entity", "project", "name", "group")]
+    push(trained, "--again", *keys)
+    run, own = (run.variables for run in backend.runs.values())
     assert [own[key] for key in ("entity", "project", "displayName", "groupName")] == ["own"] * 4
     assert line == "W&B: runtime.wandb_tags=c,d, not WANDB_TAGS=a,b"
     assert (run["project"], run["displayName"], run["tags"]) == ("theirs", "mine", ["c", "d"])
@@ -200,7 +197,9 @@ def stored_offline(run_dir: Path) -> list[int]:
     return [row["train/step"] for row in rows if "train/step" in row]
 
 
-def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_offline_run_has_all_rows(
+    tmp_path: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     words = ["train", *WORDS, "train.tokens=10240", "train.checkpoint_every=50"]
     process = begin("-m", "lengthgen", *words)
@@ -214,12 +213,10 @@ def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.M
     run_dir = one_run(tmp_path / "runs")
     assert stored_offline(run_dir) == [row["train/step"] for row in recorded(run_dir)]
     assert len(stored_offline(run_dir)) == 80
-    with WandbBackend() as backend:  # docs/wandb.md
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        sync = [sys.executable, "-m", "wandb", "sync", f"{run_dir}/wandb/latest-run"]
-        subprocess.run(sync, check=True, capture_output=True)
-        monkeypatch.setenv("WANDB_MODE", "online")
-        push(tmp_path / "runs")
+    sync = [sys.executable, "-m", "wandb", "sync", f"{run_dir}/wandb/latest-run"]  # docs/wandb.md
+    subprocess.run(sync, check=True, capture_output=True)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    push(tmp_path / "runs")
     (run,) = backend.runs.values()
     assert [row["train/step"] for row in train_rows(run)] == stored_offline(run_dir)
 
