@@ -1,9 +1,11 @@
 """What every test starts from."""
 
+import functools
 import os
 import shutil
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,18 +66,40 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a finished run of RoPE that nothing happened to; not to be changed."""
-    root = tmp_path_factory.mktemp("undisturbed") / "runs"
-    ran = here(*train_words(root, "scheme=rope"))
-    assert ran.code == 0, ran.err
-    return root
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Gives the root of the run of some words, which is trained once; not to be changed."""
+
+    @functools.cache
+    def trained(*words: str) -> Path:
+        root = tmp_path_factory.mktemp("finished") / "runs"
+        ran = here(*train_words(root, *words))
+        assert ran.code == 0, ran.err
+        return root
+
+    return trained
 
 
 @pytest.fixture
-def trained(undisturbed: Path, tmp_path: Path) -> Path:
-    """A copy of the run that nothing happened to, in runs/ of the test's folder."""
-    return shutil.copytree(undisturbed, tmp_path / "runs")
+def own(finished: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """Gives a copy of the finished run of some words, in runs/ of the test's folder."""
+
+    def copied(*words: str) -> Path:
+        (run_dir,) = shutil.copytree(finished(*words), tmp_path / "runs").glob("*-*-*")
+        return run_dir
+
+    return copied
+
+
+@pytest.fixture
+def undisturbed(finished: Callable[..., Path]) -> Path:
+    """The root of a finished run of RoPE that nothing happened to."""
+    return finished("scheme=rope")
+
+
+@pytest.fixture
+def trained(own: Callable[..., Path]) -> Path:
+    """The root of a copy of the run that nothing happened to."""
+    return own("scheme=rope").parent
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -25,19 +26,10 @@ from lengthgen.runs.status import State, Status
 QUICK = [*SMALL, "train.tokens=256", "eval.lengths=[16,32]"]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("trained")
-    words = ["scheme=alibi", *QUICK, "train.lr=2e-3", f"runtime.root={root}"]
-    assert here("train", *words).code == 0
-    return root
-
-
 @pytest.fixture
-def run(shell: Shell, trained: Path, tmp_path: Path) -> Path:
+def run(shell: Shell, own: Callable[..., Path]) -> Path:
     """A trained run in runs/ of the working directory."""
-    (run_dir,) = shutil.copytree(trained, tmp_path / "runs").glob("alibi-*")
-    return run_dir
+    return own("scheme=alibi", *QUICK, "train.lr=2e-3")
 
 
 def rows(text: str) -> list[list[str]]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_corpora import write
 
 from lengthgen.config import compose
 
@@ -19,12 +20,6 @@ def section(name: str, *overrides: str, config_dir: Path | None = None) -> dict[
     plain = composed(*overrides, config_dir=config_dir)[name]
     assert isinstance(plain, dict)
     return plain
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() -> None:
@@ -41,12 +36,12 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
 
 
 def test_a_folder_of_the_users_own_adds_choices_and_experiments(tmp_path: Path) -> None:
-    folder = tmp_path / "it's, mine"
-    write(folder / "scheme/mine.yaml", "# Mine.\nname: mine\nparts: {}\n")
+    mine = "# Mine.\nname: mine\nparts: {}\n"
     text = (
         "# @package _global_\n# Why.\ndefaults:\n  - override /scheme: alibi\n  - _self_\nseed: 5\n"
     )
-    write(folder / "experiment/paper.yaml", text)
+    files = {"scheme/mine.yaml": mine, "experiment/paper.yaml": text}
+    folder = write(tmp_path / "it's, mine", files)
     assert section("scheme", "scheme=mine", config_dir=folder)["name"] == "mine"
     assert "mine" in compose.choices("scheme", config_dir=folder)
     assert compose.describe(compose.choices("scheme", config_dir=folder)["mine"]) == "Mine."

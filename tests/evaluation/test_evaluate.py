@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import re
-import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,22 +79,12 @@ def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
     plans.plan(small_config(*requested, *remedy[1].split()), corpus)
 
 
-def in_root(root: Path, cache: Path) -> Config:
-    return small_config("scheme=learned_absolute", f"runtime.root={root}", f"runtime.cache={cache}")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    return train_and_evaluate(
-        in_root(tmp_path_factory.mktemp("runs"), cache), ranks=ALONE, show=QUIET
-    )
-
-
 @pytest.fixture
-def run(trained: Path, tmp_path: Path, cache: Path) -> tuple[Config, Path]:
+def run(own: Callable[..., Path], cache: Path) -> tuple[Config, Path]:
     """A trained run of one's own to change."""
-    config = in_root(tmp_path, cache)
-    return config, shutil.copytree(trained, config.run_dir)
+    words = "scheme=learned_absolute", f"runtime.cache={cache}"
+    run_dir = own(*words)
+    return small_config(*words, f"runtime.root={run_dir.parent}"), run_dir
 
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -110,6 +100,15 @@ def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
     added = rows_of(run_dir)[len(before) :]
     assert {row["length"] for row in added} == {8}
     assert {row["endpoints"] for row in rows_of(run_dir)} == {before[0]["endpoints"]}
+
+
+def test_what_is_measured_in_bf16_is_rounded_and_stands_apart(run: tuple[Config, Path]) -> None:
+    config, run_dir = run
+    evaluator.evaluate(with_eval(config, precision="bf16"), run_dir, ranks=ALONE, show=QUIET)
+    rows = [row for row in rows_of(run_dir) if row["length"] == 16]
+    exact, rounded = (loss([r for r in rows if r["precision"] == p]) for p in ("fp32", "bf16"))
+    assert exact != pytest.approx(rounded, rel=1e-6)
+    assert exact == pytest.approx(rounded, rel=1e-2)
 
 
 def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]) -> None:

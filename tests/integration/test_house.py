@@ -30,7 +30,7 @@ PACKAGE = {
     "hub": 1147,  # 700, was 1119; layouts of transformers, an own one, upload; its constants
     "generation": 132,  # limits
 }
-TESTS = 15_565  # 15,000, was 16,330; cases of one path were one too many
+TESTS = 15_453  # 15,000, was 16,330; cases of one path were one too many
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
 PART = 305
 FRAME = ("__init__.py", "base.py", "run.py", "cli.py", "register.py")

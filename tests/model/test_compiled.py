@@ -2,7 +2,6 @@
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,22 +15,12 @@ from lengthgen.data.windows import TrainingWindows
 from lengthgen.files import read_rows
 from lengthgen.model import kernels
 from lengthgen.model.build import create
-from lengthgen.model.kernels import causal_blocks
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.training.step import fresh_state
 
 CPU = torch.device("cpu")
 GATES = "gated_attention={gate:headwise}"  # by which shaw is computed as on CUDA
-
-
-def test_the_blocks_of_flex_attention_are_made_once_per_length_compiled_or_not() -> None:
-    def made(length: int) -> list[Any]:
-        return [causal_blocks(length, CPU) for _ in range(2)]
-
-    one, other = made(200)
-    assert one is other
-    assert made(300)[0] is not one
 
 
 @pytest.mark.filterwarnings("ignore")  # of FlexAttention, that it forms all logits here

@@ -49,15 +49,3 @@ def test_new_tokens_alone_give_the_logits_of_all(name: str, variant: str | None)
         # fp64 with logits of about 3: sums of a few hundred products in another order.
         close(cache.logits_BV, logits_of_all(model, tokens[:, :n]), atol=1e-12)
     assert n > 2 * T
-
-
-@pytest.mark.parametrize("name", ["rope", "fox", "cope", "transformer_xl_recurrent"])
-def test_one_beginning_can_be_continued_twice(name: str) -> None:
-    model, tokens, others = small_model(name), some_tokens(2 * T), some_tokens(2 * T, seed=1)
-    prompt = cached(model, tokens[:, : T - 2])
-    for more in (tokens[:, T - 2 :], others[:, T - 2 :], tokens[:, T - 2 :]):
-        cache = prompt
-        for n in range(more.shape[1]):
-            cache = cached(model, more[:, n : n + 1], cache)
-        whole = torch.cat([tokens[:, : T - 2], more], dim=1)
-        close(cache.logits_BV, logits_of_all(model, whole), atol=1e-12)

@@ -9,7 +9,6 @@ from small import VOCAB, close, context, small_config, small_model, some_tokens
 
 from lengthgen.config.schema import from_overrides
 from lengthgen.model.build import create
-from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 
 MILLIONS = {  # of medium with an embedding of 50,000 tokens
@@ -25,31 +24,6 @@ def test_model_sizes_are_those_their_yaml_says(name: str) -> None:
         network = Transformer(config, vocab_size=50_000 if name == "medium" else 0)
     n = sum(parameter.numel() for parameter in network.parameters())
     assert n / 1e6 == pytest.approx(MILLIONS[name], rel=0.02)
-
-
-LLAMA = ["model.norm=rms", "model.mlp=swiglu", "model.n_kv_heads=2", "model.tied_head=false"]
-OTHER = [
-    *("model.biases=[norm,qkv,attention_out,mlp]", "model.parallel_residual=true"),
-    *("model.mlp=gelu_tanh", "model.embedding_norm=true", "model.vocab_size=99", "model.d_head=6"),
-    *("model.qk_norm=true", "model.n_kv_heads=1"),
-]
-
-
-@pytest.mark.parametrize("options", [LLAMA, OTHER])
-def test_blocks_with_options_have_gradients_and_are_cached(options: list[str]) -> None:
-    config = small_config("scheme=rope", *options)
-    model = create(config, vocab_size=VOCAB)
-    tokens = some_tokens(16)
-    model.sum_token_nll(model(tokens), tokens.roll(-1, dims=1)).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > 0, name
-    cache = None
-    for n in range(16):
-        cache = forward_cached(model, tokens[:, n : n + 1], cache, seed=0, precision="fp32")
-    assert cache is not None
-    close(cache.logits_BV, model.logits(model(tokens))[:, -1].detach(), atol=1e-5)
-    assert cache.logits_BV.shape[1] == max(VOCAB, config.model.vocab_size or 0)
 
 
 def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone() -> None:

@@ -38,7 +38,7 @@ class Poisoned(Wrong):
 class Mine(Part):
 """
 
-FAULTS = {
+FAULTS = {  # of a hook | under a word
     "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
     "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
@@ -61,6 +61,7 @@ FAULTS = {
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; ",
     "def embed(self, x, c): return x * torch.rand(())": r"outputs are random; .*c\.generator",
+    "def embed(self, x, c): return x * torch.rand(()) | model.dropout=0.1": r"outputs are random",
     "def bias(self, c): return torch.eye(len(c.q_pos), len(c.k_pos))": (
         r"computed together; .*c\.q_pos"
     ),
@@ -80,6 +81,8 @@ FAULTS = {
     ),
     "def qk(self, q, k, c): return q": r"Mine\.qk returns torch\.\w+ \[2, 4, 8, 8\]; return Rot",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
+    # [B, Q, S], and as many texts as heads
+    "def weights(self, s, c): return s.softmax(-1).mean(1) | model.n_heads=2": r": does not fit",
 }
 
 
@@ -88,25 +91,13 @@ def config_of(path: Path, body: str, *overrides: str) -> Config:
     return small_config("scheme=nope", "+scheme.parts.mine={}", *overrides, plugins=[path])
 
 
-@pytest.mark.parametrize("body", FAULTS)
-def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, body: str) -> None:
-    words = "train.precision=bf16", "eval.lengths=[16,200]"
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, fault: str) -> None:
+    body, *words = fault.split(" | ")
+    words += ["train.precision=bf16", "eval.lengths=[16,200]"]
     config = config_of(tmp_path / "mine.py", body, *words)
     said = refusal(try_out, create(config, vocab_size=12), config)
-    assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[body]}", said)
-
-
-def test_dropout_hides_no_randomness_of_a_part(tmp_path: Path) -> None:
-    body = "def embed(self, x, c): return x * torch.rand(())"
-    config = config_of(tmp_path / "mine.py", body, "model.dropout=0.1")
-    assert "outputs are random" in refusal(try_out, create(config, vocab_size=12), config)
-
-
-def test_texts_are_not_taken_for_as_many_heads(tmp_path: Path) -> None:
-    body = "def weights(self, s, c): return s.softmax(-1).mean(1)"  # [B, Q, S]
-    config = config_of(tmp_path / "mine.py", body, "model.n_heads=2")
-    said = refusal(try_out, create(config, vocab_size=12), config)
-    assert said.startswith("scheme.parts.mine: does not fit the model: ")
+    assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[fault]}", said)
 
 
 @pytest.mark.parametrize("length", [4, 16])

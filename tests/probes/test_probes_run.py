@@ -1,7 +1,7 @@
 """lengthgen probe: rows are computed once, pictures can be read, mistakes are one line."""
 
 import re
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +9,9 @@ import pytest
 from commands import Shell
 from repository import example
 from small import small_config
-from trained import ALONE, QUIET
+from trained import QUIET
 
 from lengthgen.files import read_rows, write_rows
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.probes import position
 from lengthgen.probes import run as probes
 
@@ -23,20 +22,11 @@ FILE = example("uncertainty.py")
 RETURN = 'return {"entropy": total / len(inputs.endpoints)}'
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small trained run with absolute positions."""
-    config = small_config(*WORDS, f"runtime.root={tmp_path_factory.mktemp('runs')}")
-    return train_and_evaluate(config, ranks=ALONE, show=QUIET)
-
-
 @pytest.fixture
-def run_dir(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it; the position probe learns for a few steps only."""
+def run_dir(own: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small trained run with absolute positions; the position probe learns for a few steps."""
     monkeypatch.setattr(position, "STEPS", 5)
-    copied = Path(shutil.copytree(trained, tmp_path / "runs" / trained.name))
-    (copied.parent / ".cache").symlink_to(trained.parent / ".cache")
-    return copied
+    return own(*WORDS)
 
 
 def probed(run_dir: Path, *names: str, change: str = "") -> dict[str, str]:

@@ -31,8 +31,9 @@ def test_the_page_of_claims_is_what_the_committed_rows_give() -> None:
 def test_a_figure_of_the_documentation_is_drawn_from_the_committed_rows(name: str) -> None:
     drawn = style.saved(FIGURES[name](), "svg")
     shown = (ROOT / "docs" / "figures" / f"{name}.svg").read_bytes()
-    if f"Matplotlib v{matplotlib.__version__}".encode() in shown:  # others draw other bytes
-        assert drawn == shown, f"run python docs/figures.py {name}"
+    if f"Matplotlib v{matplotlib.__version__}".encode() not in shown:
+        pytest.skip("another Matplotlib draws other bytes")
+    assert drawn == shown, f"run python docs/figures.py {name}"
 
 
 @pytest.mark.slow

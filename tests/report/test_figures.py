@@ -1,6 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic, reportArgumentType=false, reportIndexIssue=false
 """Figures: what they hold, that names stand apart, and that the same rows give the same bytes."""
 
 import itertools

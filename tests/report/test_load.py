@@ -1,6 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic
 """load: run directories and folders of rows become one table, and what cannot be shown is named."""
 
 import json

@@ -1,6 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic, reportArgumentType=false
 """series: which rows can be compared, and what runs of one recipe are called."""
 
 import re

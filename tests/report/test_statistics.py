@@ -1,6 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportIndexIssue=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportInvalidTypeArguments=false, reportOperatorIssue=false, reportReturnType=false
+# pyright: basic, reportAttributeAccessIssue=false
 """statistics: every formula against plain loops over rows, verdicts, comparisons and notes."""
 
 import math

@@ -68,13 +68,16 @@ def test_weights_are_read_without_the_optimizer(tmp_path: Path) -> None:
     assert "starts from step 0: no other is left" in message
 
 
-def test_half_a_checkpoint_under_its_name_is_none(tmp_path: Path) -> None:
+def test_half_a_checkpoint_and_what_lies_beside_them_are_none(tmp_path: Path) -> None:
     assert checkpoints.newest(tmp_path, run=RUN) is None
     [first] = save(tmp_path, 1)
-    shutil.copytree(first, tmp_path / "checkpoints" / ".tmp")
+    for name in (".tmp", "step-00000007.bak", "step-backup", "step-00000001 (copy)"):
+        shutil.copytree(first, first.with_name(name))
     assert newest(tmp_path).step == 1
     save(tmp_path, 2)
     assert [p.name for p in first.parent.iterdir() if p.name.startswith(".")] == []
+    first.rename(first.with_name("step-00000006"))
+    assert "step-00000006 holds step 1" in refused(tmp_path)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
@@ -98,12 +101,3 @@ def test_another_run_and_a_folder_that_cannot_be_read_are_named(tmp_path: Path) 
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
     (tmp_path / "checkpoints").symlink_to("checkpoints")  # ELOOP, which root has too
     assert "checkpoints: cannot be read (Too many levels" in refused(tmp_path)
-
-
-def test_what_lies_beside_the_checkpoints_is_none(tmp_path: Path) -> None:
-    [folder] = save(tmp_path, 5)
-    for name in ("step-00000007.bak", "step-backup", "step-00000005 (copy)"):
-        shutil.copytree(folder, folder.with_name(name))
-    assert newest(tmp_path).step == 5
-    folder.rename(folder.with_name("step-00000006"))
-    assert "step-00000006 holds step 5" in refused(tmp_path)

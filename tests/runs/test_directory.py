@@ -42,8 +42,8 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", ["a: [", "- 1", "seed: x"])
 def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.yaml").write_text(content)
-    with pytest.raises(UserError):
+    (path := tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError, match=rf"; restore {path}, or repeat the lengthgen train com"):
         directory.load_config(tmp_path)
     with pytest.raises(UserError, match=r"no config\.yaml"):
         directory.load_config(tmp_path / "none")

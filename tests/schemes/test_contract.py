@@ -189,6 +189,7 @@ def test_gradients_are_finite_and_reach_every_parameter(case: Case) -> None:
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{key} takes no part in the output"
         assert torch.isfinite(parameter.grad).all(), key
+        assert parameter.grad.abs().max() > 0, key
 
 
 def test_bf16_is_fp32_rounded_in_biases_and_rotations_at_16k(case: Case) -> None:

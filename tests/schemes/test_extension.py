@@ -1,20 +1,17 @@
 """A scheme is one file and one YAML: of a user's own, written for former names, in the package."""
 
-import importlib
-import inspect
 import json
 import math
 from pathlib import Path
 
 import torch
-from repository import ROOT, example
+from repository import example
 from small import SMALL
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import from_overrides
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
-from lengthgen.schemes import Part, registry
 
 
 def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: Path) -> None:
@@ -39,13 +36,3 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     assert saved is not None
     r = saved.weights["scheme.parts.my_bias.r1"]
     assert (r.shape, bool((r >= torch.tensor(0.01)).all())) == ((4, 1, 1), True)
-
-
-def test_every_part_in_a_file_of_the_package_is_registered_wherever_the_file_lies() -> None:
-    parts: set[type[Part]] = set()
-    for path in (ROOT / "lengthgen" / "schemes").rglob("*.py"):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        classes = vars(importlib.import_module(name)).values()
-        parts |= {kind for kind in classes if isinstance(kind, type) and issubclass(kind, Part)}
-    concrete = {kind for kind in parts - {Part} if not inspect.isabstract(kind)}
-    assert concrete == set(registry().values())

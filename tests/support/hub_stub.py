@@ -1,4 +1,4 @@
-"""A loopback stub of the Hugging Face Hub that serves folders as repositories, to be read alone."""
+"""Loopback servers, and a stub of the Hugging Face Hub that serves folders as repositories."""
 
 import hashlib
 import json
@@ -13,26 +13,34 @@ from urllib.parse import unquote, urlsplit
 COMMIT = "1" * 40
 
 
+class Quiet(BaseHTTPRequestHandler):
+    """Logs nothing, and closes each connection: once its server ends, nothing answers any more."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def reply(self, what: Any, code: int = 200, head: Mapping[str, str] | None = None) -> None:
+        """Sends bytes, or anything else as JSON."""
+        content = what if isinstance(what, bytes) else json.dumps(what).encode()
+        self.send_response(code)
+        for key, value in {**(head or {}), "content-length": str(len(content))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
 @contextmanager
 def served(folders: Mapping[str, Path]) -> Generator[str]:
     """Serves folders by their path on the Hub, such as datasets/OWNER/NAME; yields its URL."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer()
-
+    class Handler(Quiet):
         def do_GET(self) -> None:
-            self.answer()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-        def answer(self) -> None:
             path = unquote(urlsplit(self.path).path).removeprefix("/").removeprefix("api/")
             path = path.removeprefix("models/")
             name = next((name for name in folders if path.startswith(name + "/")), path)
             if name not in folders:
-                return self.send({"error": "not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+                return self.reply({"error": "not found"}, 404, {"X-Error-Code": "RepoNotFound"})
             root, (kind, _, rest) = folders[name], path.removeprefix(name)[1:].partition("/")
             if kind == "resolve":
                 return self.send_file(root / rest.partition("/")[2])
@@ -41,26 +49,19 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
                 below = (
                     folder.rglob("*") if "recursive=t" in self.path.lower() else folder.glob("*")
                 )
-                return self.send([entry(f, root) for f in sorted(below)])
+                return self.reply([entry(f, root) for f in sorted(below)])
             names = [{"rfilename": e["path"]} for e in every(root) if e["type"] == "file"]
             about: dict[str, Any] = {"id": name.partition("/")[2], "sha": COMMIT, "siblings": names}
-            return self.send({**about, "tags": [], "private": False, "gated": False})
+            return self.reply({**about, "tags": [], "private": False, "gated": False})
+
+        do_HEAD = do_GET
 
         def send_file(self, path: Path) -> None:
             head = {"X-Repo-Commit": COMMIT}
             if not path.is_file():
-                return self.send({}, 404, {**head, "X-Error-Code": "EntryNotFound"})
+                return self.reply({}, 404, {**head, "X-Error-Code": "EntryNotFound"})
             content, etag = path.read_bytes(), entry(path, path.parent)["oid"]
-            return self.send(content, 200, {**head, "ETag": f'"{etag}"'})
-
-        def send(self, what: Any, code: int = 200, head: Mapping[str, str] | None = None) -> None:
-            content = what if isinstance(what, bytes) else json.dumps(what).encode()
-            self.send_response(code)
-            for key, value in {**(head or {}), "content-length": str(len(content))}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+            return self.reply(content, 200, {**head, "ETag": f'"{etag}"'})
 
     with serving(Handler) as url:
         yield url

@@ -15,6 +15,7 @@ from small import smaller
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
 from lengthgen.sweep.grid import Point, points
+from lengthgen.sweep.states import PointState, states_of
 
 NODES = ("127.0.0.2", "127.0.0.3")  # names that resolve on every Linux without /etc/hosts
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "setpriv")
@@ -59,10 +60,9 @@ PartitionName=closed Nodes=ALL State=DOWN
 def swept(root: Path, cache: Path, *overrides: str, plugins: Sequence[Path] = ()) -> list[Point]:
     """Returns points whose runs write no checkpoint before their last step, or a stop."""
     own = ["train.tokens=19200", "train.checkpoint_every=1000", f"runtime.root={root}"]
-    given = {word.partition("=")[0] for word in overrides}
     usual = [*own, f"runtime.cache={cache}", "runtime.threads=null"]
-    usual = [word for word in usual if word.partition("=")[0] not in given]
-    return points(smaller(*usual, *overrides), config_dir=None, plugins=plugins)
+    words = smaller(*smaller(*overrides, usual=usual))
+    return points(words, config_dir=None, plugins=plugins)
 
 
 def begun(point: Point, standing: Status, *, seconds_ago: float = 0) -> Point:
@@ -73,6 +73,10 @@ def begun(point: Point, standing: Status, *, seconds_ago: float = 0) -> Point:
     then = time.time() - seconds_ago
     os.utime(point.run_dir / "status.json", (then, then))
     return point
+
+
+def state_of(point: Point) -> PointState:
+    return states_of([point])[point.run_id]
 
 
 class Cluster(NamedTuple):

@@ -95,13 +95,9 @@ def given(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 def corpus_of(train: Split, validation: Split | None = None, **changes: Any) -> TokenizedCorpus:
     """Returns a corpus of these splits, of bytes without bos unless something else is given."""
     about: dict[str, Any] = {
-        "name": "given",
-        "vocab_size": 10_000,
-        "bos_id": None,
-        "packed": False,
-        "meta": {},
+        **{"name": "given", "vocab_size": 10_000, "bos_id": None, "packed": False, "meta": {}},
+        **{"fingerprint": "0" * 64, "tokenizer_path": Path("none"), **changes},
     }
-    about |= {"fingerprint": "0" * 64, "tokenizer_path": Path("none"), **changes}
     n_bytes = np.full(about["vocab_size"], about.pop("bytes_per_token", 1))
     held_out = train if validation is None else validation
     return TokenizedCorpus(train=train, validation=held_out, token_bytes=n_bytes, **about)

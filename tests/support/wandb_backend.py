@@ -6,9 +6,11 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote
+
+from hub_stub import Quiet
 
 ENTITY = "loopback"
 KEY = "0" * 40  # the client checks the length of an API key before it uses it
@@ -134,12 +136,8 @@ def _bucket(name: str, run: StoredRun) -> dict[str, Any]:
     }
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(Quiet):
     server: WandbBackend  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keeps the test's output free of access logs."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -156,11 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.command == "POST" and status == 200 and self.path == "/graphql":
             asked = json.loads(body)
             answer = {"data": backend.resolve(asked["query"], asked.get("variables") or {})}
-        content = json.dumps(answer).encode()
-        self.send_response(status if self.command == "POST" else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        about = {"content-type": "application/json"}
+        self.reply(answer, status if self.command == "POST" else 200, about)
 
     do_GET = do_PUT = do_POST

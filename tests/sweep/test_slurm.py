@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from slurm_cluster import Cluster, swept
+from slurm_cluster import Cluster, state_of, swept
 from trained import assert_same_bits
 
 from lengthgen import pipeline
@@ -84,10 +84,6 @@ def finished(cluster: Cluster, *submitted: Point) -> None:
 
 def job_of(point: Point) -> str:
     return json.loads((point.run_dir / "slurm.json").read_text())["id"]
-
-
-def state_of(point: Point) -> PointState:
-    return states_of([point])[point.run_id]
 
 
 def steps_of(point: Point) -> int:

@@ -1,13 +1,14 @@
 """Submission to Slurm and its answers, by programs in the place of Slurm's own."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commands import Shell, here
 from parts import SLOPE
-from slurm_cluster import begun, swept
+from slurm_cluster import begun, state_of, swept
 from small import SMALL, refusal, smaller
 
 from lengthgen.errors import Stopped
@@ -50,10 +51,6 @@ def record(point: Point, text: str | None = None) -> Path:
     text = slurm.SlurmJob(id="7", log=log).model_dump_json() if text is None else text
     (point.run_dir / "slurm.json").write_text(text)
     return log
-
-
-def state_of(point: Point) -> PointState:
-    return states_of([point])[point.run_id]
 
 
 @pytest.mark.parametrize(
@@ -114,15 +111,19 @@ def test_a_job_that_was_cancelled_while_it_waited_names_no_log(stub: Stub, point
     assert state_of(point) == gone
 
 
-def test_gpus_of_the_nodes_are_not_asked_of_the_machine_that_submits(
+def test_what_is_asked_of_slurm_reaches_it_and_is_not_needed_on_the_machine_that_submits(
     stub: Stub, shell: Shell, cache: Path
 ) -> None:
     usual = [word for word in SMALL if not word.startswith("runtime.device")]
-    stub("sbatch", "echo Submitted batch job 7")
+    stub("sbatch", 'cat "$1" >asked; echo Submitted batch job 7')
     stub("squeue", "echo '7_0|PENDING|None'; echo '7_1|PENDING|None'")
     words = smaller(f"runtime.cache={cache}", "seed=1,2", usual=usual)
-    ran = shell.run("sweep", *words, "--slurm", "time=5,gpus=1")
+    options = "time=5,gpus=2,cpus=3,mem=4,parallel=1,partition=p,account=a,qos=q,constraint=c"
+    ran = shell.run("sweep", *words, "--slurm", options)
     assert (ran.code, ran.out.count("queued")) == (0, 2), ran.err
+    asked = {*re.findall("^#SBATCH --(.*)$", Path("asked").read_text(), re.MULTILINE)}
+    of_each = {"time=5", "gpus-per-node=2", "cpus-per-task=3", "mem=4GB", "array=0-1%1"}
+    assert asked >= of_each | {"partition=p", "account=a", "qos=q", "constraint=c"}
 
 
 @pytest.mark.slow

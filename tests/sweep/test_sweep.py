@@ -1,12 +1,15 @@
 """A sweep's plan: its points, how they stand, where they may run, and what is refused."""
 
+import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from commands import Shell
+from repository import ROOT
 from slurm_cluster import begun
 from small import MEASURED_AT_T, SMALL, refusal, smaller
 
@@ -15,7 +18,7 @@ from lengthgen.runs import status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point, points
-from lengthgen.sweep.local import Slot, slots
+from lengthgen.sweep.local import Slot, gpus_for, slots
 from lengthgen.sweep.states import PointState, State, counted, pending, state_of, states_of
 
 PART = """
@@ -53,16 +56,13 @@ def test_the_last_override_varies_fastest() -> None:
         (["runtime.log_every=1,2"], "runtime.log_every=1 and runtime.log_every=2 are one run, rop"),
         (["seed=1,1"], "rope-tiny-synthetic-s1-"),
         (["scheme=rope,alib", "seed=1,2"], "scheme=alib: no such scheme; did you mean alibi?"),
+        (["scheme=rope,alibi", "model.n_heads=4,3"], "scheme=rope model.n_heads=3: model.d_model="),
     ],
 )
-def test_a_grid_with_a_mistake_is_refused(overrides: list[str], said: str) -> None:
-    assert refusal(grid, *overrides).startswith(said)
-
-
-def test_an_invalid_point_is_named_by_its_swept_values_and_leaves_nothing(tmp_path: Path) -> None:
-    words = ["scheme=rope,alibi", "model.n_heads=4,3", f"runtime.root={tmp_path}/runs"]
-    said = refusal(grid, *words)
-    assert said.startswith("scheme=rope model.n_heads=3: model.d_model=32 is not a multiple of")
+def test_a_grid_with_a_mistake_is_refused_and_leaves_nothing(
+    tmp_path: Path, overrides: list[str], said: str
+) -> None:
+    assert refusal(grid, *overrides, root=tmp_path / "runs").startswith(said)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,6 +139,14 @@ def test_cores_and_gpus_are_divided_among_the_runs(
 ) -> None:
     options: dict[str, Any] = {"jobs": None, "gpus": None, "n_points": 100, **requested}
     assert slots(cores, [*machine_gpus], **options) == expected
+
+
+def test_the_gpus_are_those_that_this_process_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for names, gpus in (("", ("0", "1")), ("3,a", ("3", "a"))):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+        assert gpus_for(grid("seed=1", "runtime.device=auto")) == gpus
+        assert gpus_for(grid("seed=1")) == ()
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
@@ -220,3 +228,16 @@ def test_a_sweep_that_leaves_points_to_others_says_so_and_does_not_end_well(shel
     left = "1 of 2 points run elsewhere, or are queued; rerun later"
     assert [(r.code, r.err.splitlines()[-1]) for r in (ran, dry)] == [(1, left), (0, left)]
     assert shell.run("sweep", *words).code == 0
+
+
+def test_the_quickstart_reads_the_runs_of_a_sweep_from_its_table(shell: Shell) -> None:
+    script = (ROOT / "scripts" / "quickstart.sh").read_text()
+    (program,) = re.findall(r"awk -F '\\t' '(.*?)' <<<", script, re.DOTALL)
+    for words in (smaller("seed=1,2"), smaller("train.lr=1e-3,2e-3", "seed=1,2")):
+        every = points(words, config_dir=None, plugins=[])
+        for point in every:
+            begun(point, Status("done", evaluated=point.config.evaluation_id))
+        table = shell.run("sweep", *words).out
+        command = ["awk", "-F", "\\t", program]
+        runs = subprocess.run(command, input=table, capture_output=True, text=True).stdout.split()
+        assert runs == [f"runs/{point.run_id}" for point in every]

@@ -33,7 +33,7 @@ class Hasty(Part):
     def bias(self, c):
         longer = c.training and c.length > 8  # than what is tried out before a sweep
         if self.mode == "raises" and longer:
-            raise ZeroDivisionError("a bug")
+            raise ZeroDivisionError(os.environ.get("CUDA_VISIBLE_DEVICES", "a bug"))
         if self.mode == "is_killed" and longer:
             os.kill(os.getpid(), signal.SIGKILL)
         return -c.distance()
@@ -44,6 +44,7 @@ class Hasty(Part):
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def sweep(*words: str) -> Ran:
@@ -78,6 +79,17 @@ def test_a_point_that_fails_stops_no_other_and_is_repeated_alone(tmp_path: Path)
     assert again.err.splitlines()[0] == "2 points: 1 done, 1 failed"
     assert (again.code, column(again, "state")) == (1, ["done", "failed"])
     assert files(good) == before
+
+
+@pytest.mark.slow
+def test_each_run_sees_the_gpus_of_its_place_alone(tmp_path: Path) -> None:
+    (tmp_path / "hasty.py").write_text(PART)
+    words = smaller("scheme=nope", "+scheme.parts.hasty.mode=raises", "seed=1,2")
+    both = points(words, config_dir=None, plugins=[tmp_path / "hasty.py"])
+    places = [Slot(1, ("3",)), Slot(1, ("0", "2"))]
+    ended = local.run(both, places, gpus=None, say=print)
+    said = [ended[point.run_id].reason or "" for point in both]
+    assert [line.partition("ZeroDivisionError: ")[2].split()[0] for line in said] == ["3", "0,2"]
 
 
 @pytest.mark.parametrize("most", [1, 2])

@@ -146,20 +146,6 @@ def by_recursion(one: str, other: str) -> int:
     return distance(len(one), len(other))
 
 
-@pytest.mark.parametrize(("name", "variant"), [("rope", "yarn"), ("learned_absolute", None)])
-def test_prompts_are_decoded_together_as_each_alone(name: str, variant: str | None) -> None:
-    model, prompts = small_model(name, variant), [[3, 1, 4], [1, 5, 9], [2, 6, 5], [7, 7, 7]]
-    limit = 12  # 3 and 12 tokens are less than the 16 rows of learned positions
-    alone = [
-        list(continuation(model, prompt, limit=limit, end=None, temperature=0, **HOW))
-        for prompt in prompts
-    ]
-    end = alone[0][4]
-    got = greedy(model, prompts, limit=limit, end=end, **HOW)
-    assert got == [text[: text.index(end)] if end in text else text for text in alone]
-    assert len({len(text) for text in got}) > 1
-
-
 def test_decoding_ends_where_the_scheme_or_the_model_does() -> None:
     model = small_model("learned_absolute")
     (got,) = greedy(model, [[3, 1, 4]], limit=50, end=-1, **HOW)

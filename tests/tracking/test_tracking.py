@@ -3,16 +3,16 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Shell, begin, here
+from commands import Shell, begin, here, one_run
 from repository import PYTHONPATH, ROOT
 from small import SMALL
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -27,19 +27,10 @@ pytestmark = pytest.mark.slow
 WORDS = [word for word in SMALL if not word.startswith("runtime.wandb")] + ["scheme=rope"]
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root of a run that W&B does not know."""
-    root = tmp_path_factory.mktemp("tracked")
-    words = [*WORDS, "runtime.wandb=off", "train.val_every=4", f"runtime.root={root}"]
-    assert here("train", *words).code == 0
-    return root
-
-
 @pytest.fixture
-def trained(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return shutil.copytree(finished, tmp_path / "runs")
+def trained(own: Callable[..., Path]) -> Path:
+    """The root of a run that W&B does not know."""
+    return own("scheme=rope", "train.val_every=4").parent
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +41,13 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in {**own, "WANDB_BASE_URL": "http://127.0.0.1:1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Generator[WandbBackend]:
+    with WandbBackend() as started:
+        monkeypatch.setenv("WANDB_BASE_URL", started.url)
+        yield started
 
 
 def push(root: Path, *words: str) -> list[str]:
@@ -64,11 +62,6 @@ def said(*words: str) -> list[str]:
     return [line for line in (ran.err + ran.out).splitlines() if line.startswith("W&B: ")]
 
 
-def only(root: Path) -> Path:
-    (run_dir,) = root.glob("rope-*")
-    return run_dir
-
-
 def train_rows(run: StoredRun) -> list[dict[str, Any]]:
     return [row for row in run.rows if "train/step" in row]
 
@@ -80,20 +73,18 @@ def recorded(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_run(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend
 ) -> None:
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        lines = push(trained)
-        (name, run), *others = backend.runs.items()
-        assert (run.variables["displayName"], others) == (only(trained).name, [])
-        assert lines == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
-        rows = list(run.rows)
-        push(trained)
-        assert run.rows == rows
-        push(trained, "--again", "runtime.wandb_checkpoint=true")
-        _, (again, fresh) = backend.runs.items()
-    assert train_rows(run) == recorded(only(trained)) == train_rows(fresh)
+    lines = push(trained)
+    (name, run), *others = backend.runs.items()
+    assert (run.variables["displayName"], others) == (one_run(trained).name, [])
+    assert lines == [f"W&B: {backend.url}/{ENTITY}/lengthgen/runs/{name}"]
+    rows = list(run.rows)
+    push(trained)
+    assert run.rows == rows
+    push(trained, "--again", "runtime.wandb_checkpoint=true")
+    _, (again, fresh) = backend.runs.items()
+    assert train_rows(run) == recorded(one_run(trained)) == train_rows(fresh)
     assert [row["train/step"] for row in train_rows(run) if "val/loss@64" in row] == [4, 8]
     assert again.startswith(f"{name}-")
     curve = {row["eval/T_valid"]: row for row in rows if "eval/T_valid" in row}
@@ -104,96 +95,91 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
     assert run.summary[f"eval/verdict@{max(curve)}"] in words
     assert run.variables["groupName"] == "rope"
     config = {key: entry["value"] for key, entry in json.loads(run.variables["config"]).items()}
-    known = directory.read_provenance(only(trained), run=only(trained).name)
+    known = directory.read_provenance(one_run(trained), run=one_run(trained).name)
     assert {key: config[key] for key in tracking.FACTS} == {k: known[k] for k in tracking.FACTS}
     assert config["train"]["length"] == 16
     assert b"<html" in run.files["report.html"]
     (table,) = (content for file, content in run.files.items() if file.startswith("media/table/"))
     assert json.loads(table)["columns"] == tracking.TABLE
     assert {row[3] for row in json.loads(table)["data"]} == curve.keys() == {16, 32, 64}
-    weights = max(only(trained).glob("checkpoints/*/model.safetensors")).read_bytes()
+    weights = max(one_run(trained).glob("checkpoints/*/model.safetensors")).read_bytes()
     assert fresh.files["model.safetensors"] == weights
     assert "model.safetensors" not in run.files
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of wandb-workspaces
 def test_what_w_and_b_lacks_of_a_run_is_sent_by_a_push_and_what_eval_adds_by_eval(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend
 ) -> None:
-    log, curve = (only(trained) / name for name in ("train.jsonl", "eval.jsonl"))
+    log, curve = (one_run(trained) / name for name in ("train.jsonl", "eval.jsonl"))
     every, root = log.read_bytes(), f"runtime.root={trained}"
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        log.write_bytes(b"".join(every.splitlines(keepends=True)[:3]))  # as of a killed run
-        curve.rename(trained / curve.name)
-        assert len(push(trained)) == 1
-        log.write_bytes(every)
-        (trained / curve.name).rename(curve)
-        push(trained)
-        (run,) = backend.runs.values()
-        assert train_rows(run) == recorded(only(trained))
-        before = len(run.rows)
-        assert said("eval", root, "--lengths", "16,32,48,64", "runtime.wandb=auto")
-        assert [r["eval/T_valid"] for r in run.rows[before:] if "eval/T_valid" in r] == [48]
-        assert said("eval", root, "--lengths", "16,32", "runtime.wandb=auto") == []
-        ran = here("track", "report", root)
+    log.write_bytes(b"".join(every.splitlines(keepends=True)[:3]))  # as of a killed run
+    curve.rename(trained / curve.name)
+    assert len(push(trained)) == 1
+    log.write_bytes(every)
+    (trained / curve.name).rename(curve)
+    push(trained)
+    (run,) = backend.runs.values()
+    assert train_rows(run) == recorded(one_run(trained))
+    before = len(run.rows)
+    assert said("eval", root, "--lengths", "16,32,48,64", "runtime.wandb=auto")
+    assert [r["eval/T_valid"] for r in run.rows[before:] if "eval/T_valid" in r] == [48]
+    assert said("eval", root, "--lengths", "16,32", "runtime.wandb=auto") == []
+    ran = here("track", "report", root)
     assert f"{backend.url}/{ENTITY}/lengthgen/reports/" in ran.out
     (spec,) = backend.reports
-    assert only(trained).name in spec
+    assert one_run(trained).name in spec
     assert "wandb/lineseries/v0" in spec
 
 
 def test_what_is_trained_again_is_a_w_and_b_run_beside_the_earlier_one(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend
 ) -> None:
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        push(trained)
-        (name, first), *_ = backend.runs.items()
-        before = list(first.rows)
-        words = [*WORDS, "train.val_every=4", "runtime.wandb=off", f"runtime.root={trained}"]
-        assert here("train", "--force", *words).code == 0
-        push(trained)
-        push(trained)
-        assert here("track", "report", f"runtime.root={trained}").code == 0
+    push(trained)
+    (name, first), *_ = backend.runs.items()
+    before = list(first.rows)
+    words = [*WORDS, "train.val_every=4", "runtime.wandb=off", f"runtime.root={trained}"]
+    assert here("train", "--force", *words).code == 0
+    push(trained)
+    push(trained)
+    assert here("track", "report", f"runtime.root={trained}").code == 0
     _, (again, fresh) = backend.runs.items()
-    assert (first.rows, train_rows(fresh)) == (before, recorded(only(trained)))
+    assert (first.rows, train_rows(fresh)) == (before, recorded(one_run(trained)))
     assert (again in backend.reports[0], name in backend.reports[0]) == (True, False)
 
 
 def test_a_run_of_a_w_and_b_sweep_is_the_one_that_its_agent_names(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_SWEEP_ID", "oursweep")
     words = ["train", *WORDS, "train.val_every=4", f"runtime.root={trained}"]
-    with WandbBackend() as backend:
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        monkeypatch.setenv("WANDB_RUN_ID", "point")
-        said(*words)  # all is done, and is shown in this sweep too
-        monkeypatch.delenv("WANDB_SWEEP_ID")
-        said(*words)
-        (name,) = backend.runs
-        monkeypatch.delenv("WANDB_RUN_ID")
-        said(*words, "runtime.wandb=online")  # or if that is asked for
+    monkeypatch.setenv("WANDB_RUN_ID", "point")
+    said(*words)  # all is done, and is shown in this sweep too
+    monkeypatch.delenv("WANDB_SWEEP_ID")
+    said(*words)
+    (name,) = backend.runs
+    monkeypatch.delenv("WANDB_RUN_ID")
+    said(*words, "runtime.wandb=online")  # or if that is asked for
     _, shown = backend.runs
-    assert shown.startswith(only(trained).name)
+    assert shown.startswith(one_run(trained).name)
     run = backend.runs[name]
     assert (name, run.variables["sweep"]) == ("point", "oursweep")
-    assert train_rows(run) == recorded(only(trained))
+    assert train_rows(run) == recorded(one_run(trained))
 
 
 def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").mkdir()
     outer = {"ENTITY": "us", "PROJECT": "theirs", "NAME": "mine", "RUN_GROUP": "many"}
     outer |= {"JOB_TYPE": "pilot", "NOTES": "a note", "TAGS": "a,b", "DIR": f"{tmp_path}/there"}
-    with WandbBackend() as backend:
-        for name, value in outer.items():
-            monkeypatch.setenv(f"WANDB_{name}", value)
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        line, *_ = push(trained, "runtime.wandb_tags=[c,d]")
-        (run,) = (run.variables for run in backend.runs.values())
+    for name, value in outer.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    line, *_ = push(trained, "runtime.wandb_tags=[c,d]")
+    keys = [f"runtime.wandb_{key}=own" for key in ("entity", "project", "name", "group")]
+    push(trained, "--again", *keys)
+    run, own = (run.variables for run in backend.runs.values())
+    assert [own[key] for key in ("entity", "project", "displayName", "groupName")] == ["own"] * 4
     assert line == "W&B: runtime.wandb_tags=c,d, not WANDB_TAGS=a,b"
     assert (run["project"], run["displayName"], run["tags"]) == ("theirs", "mine", ["c", "d"])
     assert (run["groupName"], run["jobType"], run["notes"]) == ("many", "pilot", "a note")
@@ -211,7 +197,9 @@ def stored_offline(run_dir: Path) -> list[int]:
     return [row["train/step"] for row in rows if "train/step" in row]
 
 
-def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_offline_run_has_all_rows(
+    tmp_path: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     words = ["train", *WORDS, "train.tokens=10240", "train.checkpoint_every=50"]
     process = begin("-m", "lengthgen", *words)
@@ -222,15 +210,13 @@ def test_a_killed_offline_run_has_all_rows(tmp_path: Path, monkeypatch: pytest.M
     process.send_signal(signal.SIGKILL)
     process.communicate()
     said(*words)
-    run_dir = only(tmp_path / "runs")
+    run_dir = one_run(tmp_path / "runs")
     assert stored_offline(run_dir) == [row["train/step"] for row in recorded(run_dir)]
     assert len(stored_offline(run_dir)) == 80
-    with WandbBackend() as backend:  # docs/wandb.md
-        monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        sync = [sys.executable, "-m", "wandb", "sync", f"{run_dir}/wandb/latest-run"]
-        subprocess.run(sync, check=True, capture_output=True)
-        monkeypatch.setenv("WANDB_MODE", "online")
-        push(tmp_path / "runs")
+    sync = [sys.executable, "-m", "wandb", "sync", f"{run_dir}/wandb/latest-run"]  # docs/wandb.md
+    subprocess.run(sync, check=True, capture_output=True)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    push(tmp_path / "runs")
     (run,) = backend.runs.values()
     assert [row["train/step"] for row in train_rows(run)] == stored_offline(run_dir)
 
@@ -254,8 +240,7 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
         monkeypatch.setenv(name, value)
     (line,) = push(trained, *words)
     assert line.startswith(fragment)
-    kept = list(only(trained).glob("wandb/offline-run-*/*.wandb"))
-    assert bool(kept) == ("offline" in fragment)
+    assert list(one_run(trained).glob("wandb/offline-run-*/*.wandb"))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +274,7 @@ def test_a_push_that_w_and_b_takes_nothing_of_fails(
     ran = here("track", "push", f"runtime.root={trained}")
     assert (ran.code, ran.out.startswith(reason)) == (2, True), ran
     assert "track push: rope-" in ran.err
-    assert not list(only(trained).glob("wandb/offline-run-*/*.wandb"))
+    assert not list(one_run(trained).glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_what_cannot_be_pushed_is_one_line(shell: Shell, trained: Path) -> None:
@@ -302,19 +287,19 @@ def test_tensorboard_has_each_row_by_its_step_and_the_curve_by_its_length(traine
     words = [f"runtime.root={trained}", "runtime.tensorboard=true", "--lengths"]
     for lengths in ("16,48", "16,48,64,32,24"):
         assert here("eval", *words, lengths).code == 0
-    shown = EventAccumulator(str(only(trained) / "tensorboard")).Reload()
-    rows = recorded(only(trained))
+    shown = EventAccumulator(str(one_run(trained) / "tensorboard")).Reload()
+    rows = recorded(one_run(trained))
     losses = [(row["train/step"], pytest.approx(row["train/loss"])) for row in rows]
     assert [(event.step, event.value) for event in shown.Scalars("train/loss")] == losses
     assert [event.step for event in shown.Scalars("eval/loss")] == [16, 24, 32, 48, 64]
 
 
 def test_an_evaluation_that_cannot_be_shown_stops_no_other(trained: Path) -> None:
-    (only(trained) / "train.jsonl").write_text("damaged\n" * 2)
-    config, lines = directory.load_config(only(trained)), list[str]()
+    (one_run(trained) / "train.jsonl").write_text("damaged\n" * 2)
+    config, lines = directory.load_config(one_run(trained)), list[str]()
     runtime = config.runtime.model_copy(update={"tensorboard": True})
     config = config.model_copy(update={"runtime": runtime})
-    tracking.show_results(config, only(trained), say=lines.append)
+    tracking.show_results(config, one_run(trained), say=lines.append)
     assert re.search(r" is evaluated, but not shown: .*train.jsonl:1: damaged", "".join(lines))
 
 

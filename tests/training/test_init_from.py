@@ -1,6 +1,7 @@
 """train.init_from: a run begins with the weights of another, and is bound to these weights."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,10 @@ from lengthgen.runs import status
 from lengthgen.training import init_from
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained run of t5, whose scheme has parameters."""
-    root = tmp_path_factory.mktemp("base")
-    cache = f"runtime.cache={root}/.cache"
-    return pipeline.train(small_config("scheme=t5", f"runtime.root={root}", cache))
-
-
 @pytest.fixture
-def own(base: Path, tmp_path: Path) -> Path:
-    """A copy of the trained run that a test may change."""
-    return Path(shutil.copytree(base, tmp_path / "base" / base.name))
+def base(own: Callable[..., Path]) -> Path:
+    """A trained run of t5, whose scheme has parameters."""
+    return own("scheme=t5")
 
 
 def config_of(base: Path, *more: str) -> Config:
@@ -62,25 +55,26 @@ def test_another_scheme_begins_with_the_network_alone(base: Path) -> None:
     assert any("not used: scheme.parts.t5" in line for line in said)
 
 
-def test_training_goes_on_from_the_loss_reached_and_needs_the_base_no_more(own: Path) -> None:
-    losses = [row["train/loss"] for row in rows_of(own / "train.jsonl")]
-    config = config_of(own, "scheme=t5", "train.lr=1e-6", "train.length=32")
+def test_training_goes_on_from_the_loss_reached_and_needs_the_base_no_more(base: Path) -> None:
+    losses = [row["train/loss"] for row in rows_of(base / "train.jsonl")]
+    config = config_of(base, "scheme=t5", "train.lr=1e-6", "train.length=32")
     run_dir = pipeline.train(config)
     assert rows_of(run_dir / "train.jsonl")[0]["train/loss"] < losses[-1] + 0.2
     assert losses[0] > losses[-1] + 0.4  # of random weights
-    shutil.rmtree(own)
+    shutil.rmtree(base)
     (config,) = pipeline.configs_of([run_dir], {"eval.lengths": [32, 64, 128]})
     assert config.run_id == run_dir.name
 
 
 def test_a_run_is_named_by_its_first_weights_not_by_their_place(
-    base: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(own.parent))
-    here, moved = (config_of(path, "scheme=t5") for path in (base, own))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    there = shutil.copytree(base, tmp_path / base.name)
+    here, moved = (config_of(path, "scheme=t5") for path in (base, there))
     assert here.run_id == moved.run_id != small_config("scheme=t5").run_id
     root = f"runtime.root={base.parent}"
-    for name in (base.name, f"'~/{own.name}'"):
+    for name in (base.name, f"'~/{there.name}'"):
         assert small_config("scheme=t5", f"train.init_from={name}", root).run_id == here.run_id
 
 
@@ -118,15 +112,15 @@ def test_what_a_run_cannot_begin_with_is_refused(base: Path, more: list[str], te
         config_of(base, "scheme=t5", *more)
 
 
-def test_a_run_that_is_unfinished_or_of_other_tokens_or_has_changed_is_refused(own: Path) -> None:
-    config = config_of(own, "scheme=t5", "corpus.alphabet=17")
+def test_a_run_that_is_unfinished_or_of_other_tokens_or_has_changed_is_refused(base: Path) -> None:
+    config = config_of(base, "scheme=t5", "corpus.alphabet=17")
     with pytest.raises(UserError, match=r"was trained on other tokens than this corpus .*; give"):
         pipeline.train(config)
     assert not config.run_dir.exists()
-    config = config_of(own, "scheme=t5")
-    shutil.rmtree(status.checkpoint_folders(own)[-1])
+    config = config_of(base, "scheme=t5")
+    shutil.rmtree(status.checkpoint_folders(base)[-1])
     with pytest.raises(UserError, match=r"does not hold the weights .* any more"):
         begun(config)
-    (own / "DONE").unlink()
+    (base / "DONE").unlink()
     with pytest.raises(UserError, match="is not trained to its end; repeat its lengthgen train"):
-        config_of(own, "scheme=t5")
+        config_of(base, "scheme=t5")

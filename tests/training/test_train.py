@@ -38,7 +38,6 @@ from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
 from lengthgen.runs.distributed import Ranks
 from lengthgen.training import trainer
-from lengthgen.training.optim import set_rates
 from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 CPU = torch.device("cpu")
@@ -92,22 +91,30 @@ TASK = "import sys; from lengthgen.sweep.slurm import ArrayTask; ArrayTask(tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("start", "end", "kind"),
-    [(["-m", "lengthgen"], ["--gpus", "2"], signal.SIGUSR2), (["-c", TASK], [], signal.SIGTERM)],
-    ids=["torchrun", "a task of Slurm"],
+    ("start", "end", "kinds"),  # of what it gets, and of what it then ends by
+    [
+        (["-m", "lengthgen"], ["--gpus", "2"], [signal.SIGUSR2, signal.SIGTERM]),
+        (["-m", "lengthgen"], ["--gpus", "2"], [signal.SIGINT, signal.SIGINT]),
+        (["-c", TASK], [], [signal.SIGTERM]),  # it waits for Slurm to end it
+    ],
+    ids=["torchrun", "torchrun, Ctrl-C", "a task of Slurm"],
 )
 def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
-    tmp_path: Path, cache: Path, start: list[str], end: list[str], kind: signal.Signals
+    tmp_path: Path, cache: Path, start: list[str], end: list[str], kinds: list[signal.Signals]
 ) -> None:
     more = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=1000", "runtime.log_every=4"]
     process = begin(*start, *words(tmp_path, cache, *more), *end)
     wait_for_step(8, process, tmp_path)
-    process.send_signal(kind)
+    process.send_signal(kinds[0])
     status, until = run_of(tmp_path) / "status.json", time.time() + 60
     while '"running"' in status.read_text() and time.time() < until:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)  # the task waits for Slurm to end it
-    process.communicate()
+    if TASK in start:
+        os.killpg(process.pid, signal.SIGKILL)
+    ran = ended(process)
+    for passed in kinds[1:]:
+        assert (ran.code, ran.out, "Traceback" in ran.err) == (128 + passed, "", False), ran
+        assert ran.err.splitlines()[-1].startswith(f"stopped by {passed.name} after step")
     assert json.loads(status.read_text())["state"] == "stopped"
     assert newest_checkpoint(run_of(tmp_path)).name < f"step-{STEPS}"
 
@@ -294,22 +301,25 @@ def test_fewer_windows_than_processes_are_refused(tmp_path: Path, corpus: Tokeni
         trainer.train(config, corpus, model, CPU, ranks=three, show=QUIET, log=print)
 
 
-def test_a_step_is_one_clipped_update_of_adamw_at_its_rate(stepping: tuple[Config, Any]) -> None:
-    config, windows = small_config("train.clip=1e-3"), stepping[1]
-    state, by_hand = state_of(config), state_of(config)
-    [sum_nats] = take_steps(state, windows)
-    batch = train_batch(windows, seed=config.seed, step=0, batch=config.train.batch)
-    inputs, targets = (torch.from_numpy(part) for part in batch)
-    model, [optimizer] = by_hand.model, by_hand.optimizers
-    nats = model.token_nll(model(inputs), targets).sum()
-    (nats / (targets != -100).sum()).backward()
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = torch.stack([grad.norm() for grad in grads]).norm()
-    for grad in grads:
-        grad *= 1e-3 / norm
-    set_rates(optimizer, 0, config)
-    optimizer.step()
-    assert float(state.last[2]) == pytest.approx(float(norm), rel=1e-4)
-    assert sum_nats == pytest.approx(float(nats.detach()), rel=1e-6)
+def test_steps_are_clipped_updates_of_adamw_at_their_rates(corpus: TokenizedCorpus) -> None:
+    how = {"clip": 1e-5, "beta1": 0.8, "beta2": 0.7, "warmup_fraction": 0.5, "weight_decay": 0.3}
+    config = small_config(*(f"train.{key}={value}" for key, value in how.items()))
+    windows, state, model = TrainingWindows(corpus, 16), state_of(config), state_of(config).model
+    matrices, rest = ([p for p in model.parameters() if (p.dim() == 2) == two] for two in (1, 0))
+    groups = [{"params": matrices, "weight_decay": 0.3}, {"params": rest, "weight_decay": 0}]
+    adamw = torch.optim.AdamW(groups, betas=(0.8, 0.7), eps=1e-8)  # which so small gradients show
+    for step in range(2):
+        [sum_nats] = take_steps(state, windows)
+        batch = train_batch(windows, seed=config.seed, step=step, batch=config.train.batch)
+        inputs, targets = (torch.from_numpy(part) for part in batch)
+        nats = model.token_nll(model(inputs), targets).sum()
+        adamw.zero_grad()
+        (nats / (targets != -100).sum()).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-5)
+        for group in adamw.param_groups:
+            group["lr"] = config.train.lr * (step + 1) / 4  # of 8 steps half warm up
+        adamw.step()
+        assert float(state.last[2]) == pytest.approx(float(norm), rel=1e-4)
+        assert sum_nats == pytest.approx(float(nats.detach()), rel=1e-6)
     for name, weight in model.state_dict().items():
-        close(state.model.state_dict()[name], weight, atol=1e-5)
+        close(state.model.state_dict()[name], weight, atol=1e-6)
