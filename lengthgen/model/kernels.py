@@ -174,7 +174,7 @@ def flex_takes(q_BHQK: Tensor, v_BHSK: Tensor) -> bool:
 
 @cache
 def triton_compiles() -> bool:
-    """True if Triton makes kernels for the GPU here, for which it needs a C compiler and Python.h."""
+    """True if Triton makes kernels for the GPU here; it needs a C compiler and Python.h."""
     has_cc = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
     include = sysconfig.get_path("include", "posix_prefix")  # where Triton looks
     has_headers = os.path.exists(f"{include}/Python.h")  # of Debian: python3-dev
