@@ -43,10 +43,12 @@ RESULTS = DOCS.parent / "results"
 VALUE = re.compile(r"(-?\d[\d.,]*(?: \[[^\]]*\])?|-)<!-- = (.+?) -->", re.DOTALL)
 CLAIM = re.compile(r"<!-- holds: (.+?) -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- begin: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
+SIX = ["rope", "nope", "alibi", "kerple", "t5", "sinusoidal"]  # of the leaderboard
+CONV = [f"{scheme}_conv" for scheme in SIX]
 texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
 rows = cache(lambda study: texts(study)[0].rows)
 sums = cache(lambda study, quantity=loss_of: Sums(rows(study), quantity))
-tuned = cache(lambda: yaml.safe_load(include("rates/tuned.yaml")))
+tuned = cache(lambda of="rates": yaml.safe_load(include(f"{of}/tuned.yaml")))
 
 
 def cell(study: str, name: str, length: int | None, protocol: str = "tail") -> CurvePoint:
@@ -202,9 +204,9 @@ def markdown(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def rate(scheme: str, key: str = "lr") -> str:
+def rate(scheme: str, key: str = "lr", of: str = "rates") -> str:
     """Returns the learning rate, or the scheme_lr_ratio, that `lengthgen tune` chose."""
-    return f"{tuned()[scheme][key]:g}"
+    return f"{tuned(of)[scheme][key]:g}"
 
 
 def excess(scheme: str, lr: float, ratio: float | None = None) -> float:
@@ -212,6 +214,28 @@ def excess(scheme: str, lr: float, ratio: float | None = None) -> float:
     chosen = tuned()[scheme]
     mean = {(t["lr"], t["scheme_lr_ratio"]): statistics.fmean(t["losses"]) for t in chosen["grid"]}
     return mean[lr, ratio] - mean[chosen["lr"], chosen["scheme_lr_ratio"]]
+
+
+def by_rate(scheme: str) -> dict[float, list[float]]:
+    """Returns the losses of a scheme of the leaderboard by multiples of the chosen rate."""
+    of = tuned("rates/leaderboard")[scheme]
+    return {t["lr"] / of["lr"]: t["losses"] for t in sorted(of["grid"], key=lambda t: t["lr"])}
+
+
+def rate_costs(*schemes: str) -> list[float]:
+    """Returns how far mean losses at other rates are above those at the chosen ones, ascending."""
+    means = [{n: statistics.fmean(x) for n, x in by_rate(s).items()} for s in schemes]
+    return sorted(mean - of[1] for of in means for n, mean in of.items() if n != 1)
+
+
+def rates_table() -> str:
+    """Returns the mean losses of the leaderboard's schemes by learning rate."""
+    of = tuned("rates/leaderboard")
+    lines = [["scheme", "rate", "half", "loss at this rate", "twice"], ["---", *["--:"] * 4]]
+    for s in (s for s in [*CONV, *SIX] if s in of):
+        lines.append([s, rate(s, of="rates/leaderboard")])
+        lines[-1] += [f"{statistics.fmean(losses):.2f}" for losses in by_rate(s).values()]
+    return markdown(lines)
 
 
 def seeds_differ(study: str) -> float:
