@@ -285,7 +285,7 @@ def written(name: str) -> dict[str, Any]:
 
 def spec_of(name: str) -> TaskSpec:
     few = {"examples": 2000, "examples_per_length": 5, "seed": 0}
-    return TaskSpec(**written(name)["task"], **few)
+    return TaskSpec(**written(name)["task"] | few)
 
 
 def rule_of(name: str, **changed: object) -> Task:
