@@ -104,13 +104,8 @@ class Hub(Source):
                 )
             raise UserError(
                 f"corpus.repo: cannot read {self.repo} (corpus.subset={self.subset}, revision "
-                f"{self.revision or 'newest'}): {told(cause)}; {remedy}"
+                f"{self.revision or 'newest'}): {str(cause)[:600]}; {remedy}"
             ) from error
-
-
-def told(error: BaseException) -> str:
-    """Returns the message of a library of the Hub in one line; its first alone says little."""
-    return " ".join(str(error).split())[:600]
 
 
 @contextmanager
@@ -139,7 +134,7 @@ def hub_or_cache(what: str, *, remedy: str) -> Generator[None]:
         reason = f"is not cached here, and {constants.ENDPOINT} does not answer ({why[:200]})"
         first = "check the network"
         if not why:
-            reason = f"cannot be read from the Hub ({told(error)})"
+            reason = f"cannot be read from the Hub ({str(error)[:600]})"
             first = "check its name, run `hf auth login` if it needs one"
         raise UserError(f"{what} {reason}; {first}, or {remedy}") from error
     finally:
