@@ -11,7 +11,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lengthgen.config import schema
-from lengthgen.config.registry import code_of
+from lengthgen.config.registry import code_of, errors_of
 from lengthgen.data import sources, token_cache
 from lengthgen.data.sources import Say
 from lengthgen.data.token_cache import SPLITS, Build, id_type, one_line_errors
@@ -94,7 +94,9 @@ def load(
     """
     metas = sorted(cache_dir.glob("[!.]*/meta.json")) if fingerprint else []
     with one_line_errors(cache_dir):
-        named = [path.parent for path in metas if str(fingerprint) in path.read_text()]
+        named = [
+            path.parent for path in metas if str(fingerprint) in path.read_text(errors="replace")
+        ]
     folder = named[0] if named else _ensured(corpus, cache_dir, say, with_training=with_training)
     with one_line_errors(folder):
         try:
@@ -104,7 +106,7 @@ def load(
             if token_cache.fingerprint(folder, tokenizer) != meta["fingerprint"]:
                 raise ValueError
             train, validation = (_split(folder, name, len(n_bytes)) for name in SPLITS)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, FileNotFoundError, UserError):
             raise UserError(
                 f"the token cache {folder} is damaged; delete this folder: it is built again"
             ) from None
@@ -126,11 +128,13 @@ def _ensured(corpus: schema.Corpus, cache_dir: Path, say: Say, *, with_training:
     """Returns the folder named by all that decides the tokens, and builds it if need be."""
     source = sources.source_of(corpus)
     tokenizer = given_tokenizer(corpus, source)
+    with errors_of(type(source), where="corpus.source"):
+        data = json.dumps(source.data_key())
     decides = {
         "format": FORMAT if with_training else f"{FORMAT}, validation alone",
         "corpus": corpus.model_dump(mode="json", exclude={"name", "bos"}),
         "code": code_of(type(source)),
-        "data": source.data_key(),
+        "data": data,
         "tokenizer": [tokenizers.__version__, tokenizer and tokenizer.to_str()],
     }
     key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]

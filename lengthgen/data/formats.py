@@ -59,17 +59,17 @@ def texts(path: Path, column: str) -> Iterator[tuple[str, str]]:
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     """Returns the content of a file. Raises ValueError where its first bytes are of no text."""
-    first = file.peek(32)
+    stream = file
+    for begin, compression in COMPRESSED.items():
+        if file.peek(32).startswith(begin):
+            import pyarrow as pa
+
+            stream = io.BufferedReader(cast(Any, pa.input_stream(file, compression=compression)))
+    first = stream.peek(32)
     for begin, remedy in NO_TEXT.items():
         if first.startswith(begin):
             raise ValueError(remedy)
-    for begin, compression in COMPRESSED.items():
-        if first.startswith(begin):
-            import pyarrow as pa
-
-            stream: Any = pa.input_stream(file, compression=compression)
-            return io.BufferedReader(stream)
-    return file
+    return stream
 
 
 def _is_wide(first: bytes) -> bool:

@@ -24,6 +24,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from lengthgen.config import schema
+from lengthgen.config.registry import errors_of
 from lengthgen.data import sources
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.tokenizer import (
@@ -100,7 +101,8 @@ class Build:
 
     def write(self, folder: Path) -> None:
         """Writes all files. Raises UserError for text that is none, or that is not there."""
-        self.say(self.source.description())
+        with errors_of(type(self.source), where="corpus.source"):
+            self.say(self.source.description())
         texts = {split: self.write_texts(folder, split) for split in SPLITS}
         if self.tokenizer is None:
             every, size = self.source.tokenizer_every, self.corpus.vocab_size
@@ -136,17 +138,18 @@ class Build:
                         f"corpus={name}: document {utf8(str(which))} is no text that UTF-8 can "
                         f"hold, or has no such name: {ascii(text)[:40]}; leave it out"
                     ) from None
-                n_empty += not raw
-                if raw and d.name in names:
+                if not raw:
+                    n_empty += 1
+                    continue
+                if d.name in names:
                     raise UserError(
                         f"corpus={name}: several {split} documents are called {d.name}; give each "
                         "a name of its own"
                     )
-                if raw:
-                    names.add(d.name)
-                    file.write(raw)
-                    texts.append(StoredText(d.name, len(raw), (d.length, d.prompt_bytes)))
-                    progress.advance(len(raw))
+                names.add(d.name)
+                file.write(raw)
+                texts.append(StoredText(d.name, len(raw), (d.length, d.prompt_bytes)))
+                progress.advance(len(raw))
         if n_empty:
             self.say(f"{n_empty:,} {split} documents are empty, and left out")
         if not texts and (held_out or self.with_training):
@@ -178,10 +181,15 @@ class Build:
                 for (i, part), ids in zip(batch, encoded, strict=True):
                     n_bytes, n_encoded = len(part.encode()), int(n_bytes_of[ids].sum())
                     if not 0 <= n_encoded - n_bytes <= blank:
+                        remedy = (
+                            "use one without prefix space, and without normalizer but NFC, or bpe"
+                            ", or bytes"
+                            if corpus.tokenizer != "characters"
+                            else "add each of its characters to the alphabet of the task"
+                        )
                         raise UserError(
                             f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
-                            f"{texts[i].name} ({n_bytes} bytes become {n_encoded}); use one "
-                            "without prefix space, and without normalizer but NFC, or bpe, or bytes"
+                            f"{texts[i].name} ({n_bytes} bytes become {n_encoded}); {remedy}"
                         )
                     if corpus.packed and i and not lengths[i]:
                         file.write(np.array([bos_id], dtype=dtype).tobytes())

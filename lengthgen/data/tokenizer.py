@@ -157,10 +157,10 @@ def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cuts a long text where a blank follows a letter or digit: no word of GPT-2 lies across."""
+    """Cuts a long text before a blank: no word of GPT-2 lies across."""
     begin = 0
     while begin < len(text):
-        cut = re.compile(r"[^\W_](?=[ \n])").search(text, begin + PIECE)
+        cut = re.compile(r"\S(?=[ \r\n])").search(text, begin + PIECE)
         end = cut.end() if cut else len(text)
         yield text[begin:end]
         begin = end

@@ -256,7 +256,7 @@ def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:
             job.spans,
             evaluation.plan.corpus,
             precision=config.eval.precision,
-            seed=config.eval.seed,
+            seed=config.seed,
             ranks=evaluation.ranks,
             advance=lambda n: evaluation.show.advance(n, at=longest.title),
             replace=replace,

@@ -37,9 +37,8 @@ def alignment_ids(corpus: Corpus) -> AlignmentIds | None:
 
     A leading bos token has id -1; elsewhere it counts as a character between.
     """
-    if not isinstance(corpus, TaskCorpus) or not task_of(corpus).aligned:
+    if not isinstance(corpus, TaskCorpus) or not (rule := task_of(corpus)).aligned:
         return None
-    rule = task_of(corpus)
     characters = sorted({*rule.alphabet, END})
     bos = len(characters)
 

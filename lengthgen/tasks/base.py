@@ -72,7 +72,7 @@ class Task(ABC):
             if n == 0 and self.aligned_backwards and in_prompt:
                 start = i - (ids[i - 1] if i else 0)
                 ids[start:i] = reversed(ids[start:i])
-            in_prompt = in_prompt and character != "="
+            in_prompt = in_prompt and not text.endswith(self.prompt_end, 0, i + 1)
         return ids
 
     @abstractmethod

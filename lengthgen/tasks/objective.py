@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -112,7 +113,7 @@ class Answers(Objective):
     def rule(self) -> Task:
         return task_of(self.corpus)
 
-    @property
+    @cached_property
     def chance(self) -> float:
         """The accuracy up to L of a model that does not read the prompt, at the lengths scored."""
         lengths = [n for n in self.config.eval.lengths if n <= self.train_length]

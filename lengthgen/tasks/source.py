@@ -7,7 +7,7 @@ from random import Random
 from typing import Self
 
 from lengthgen.config import schema
-from lengthgen.config.registry import code_of
+from lengthgen.config.registry import code_of, errors_of
 from lengthgen.config.sections import arguments
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
@@ -48,7 +48,8 @@ class TaskSource(Source):
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
-        return self._tests() if held_out else self._training()
+        with errors_of(type(self.rule), where="task.kind"):
+            yield from self._tests() if held_out else self._training()
 
     def _training(self) -> Iterator[Document]:
         spec, rule, random = self.spec, self.rule, Random(f"train {self.spec.seed}")
@@ -56,8 +57,8 @@ class TaskSource(Source):
         while made < spec.examples:
             if refused > MOST_REFUSED:
                 raise UserError(
-                    f"task.length={spec.length}: of {spec.name} all prompts up to this length are "
-                    "held out for tests; give a longer one"
+                    f"task.length={spec.length}: {spec.name} has few prompts up to this length, or "
+                    "none that is not held out for tests; give another length"
                 )
             length = random.randint(1, spec.length)
             example = _made(rule, length, random)

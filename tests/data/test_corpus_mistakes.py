@@ -35,6 +35,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
     ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
+    ({"a.txt.gz": gzip.compress(UTF16)}, "", {}, "{}/a.txt.gz is UTF-16; convert it: iconv -f utf"),
     ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
     ({"a.parquet": b"version https://git-lfs.github.com"}, "", {}, "fetch the file with git lfs"),
     ({"a.txt.gz": gzip.compress(b"A" * 99)[:-9]}, "", {}, "{}/a.txt.gz is damaged ("),
@@ -55,9 +56,17 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
         {"train/a.txt": "A", "test/a.txt": "A", "val/a.md": "A"},
         "",
         {},
-        "has train and test, val, b",
+        "has train, val, test, which would be mixed",
     ),
-    ({"train/a.txt": "A", "eval/a.txt": "A"}, "", {}, "corpus.validation_path={}/eval"),
+    ({"train/a.txt": "A", "eval/a.txt": "A"}, "", {}, "'corpus.validation_path={}/*eval*'"),
+    ({"b-train-0.jsonl": "", "b-test-0.jsonl": ""}, "", {}, "'corpus.path={}/*train*' 'corpus.val"),
+    (
+        {"Train/a.txt": "A", "Validation/a.txt": "A"},
+        "",
+        {},
+        "corpus.validation_path={}/*Validation*",
+    ),
+    ({"b/train/a.txt": "A", "b/validation/a.txt": "A"}, "*", {}, "has train, validation, which"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, "give corpus.path={} alone to split them"),
     ({"validation/a.txt": "A"}, "", {}, "give corpus.path={}/validation alone to split them"),
@@ -73,8 +82,14 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("there", "path", "changes", "fragment"), FILES)
 def test_a_mistake_in_a_corpus_of_files_is_one_line(
-    tmp_path: Path, there: dict[str, Any], path: str, changes: dict[str, object], fragment: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: dict[str, Any],
+    path: str,
+    changes: dict[str, object],
+    fragment: str,
 ) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")  # no network
     folder = write(tmp_path / "texts", there)
     folder.mkdir(exist_ok=True)
     changes = {key: str(value).replace("{}", str(folder)) for key, value in changes.items()}
@@ -162,8 +177,8 @@ def test_bytes_are_those_of_the_text_that_nfc_composes(folder: Path, cache_dir: 
 def test_no_path_copies_without_room_and_no_library_are_errors(tmp_path: Path) -> None:
     assert refusal(read_all, files([])).startswith("corpus.path: an empty list")
     assert "'' should have at least 1 character" in refusal(read_all, files(""))
-    said = refusal(read_all, synthetic(copy_tokens=51))
-    assert "copy_tokens=51 is too long for copies=4 in document_tokens=400; at most 50 fit" in said
+    said = refusal(read_all, synthetic(copy_words=51))
+    assert "copy_words=51 is too long for copies=4 in document_words=400; at most 50 fit" in said
     with pytest.raises(UserError, match=r"corpus=stdlib: no sources .* use a Python that ships"):
         library_files(tmp_path)
 

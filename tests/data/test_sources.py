@@ -50,8 +50,12 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     for name, place in (("w", linked), ("x", linked), ("b/up", tmp_path)):  # each is read once
         (tmp_path / name).symlink_to(place)
     table = pa.table({"text": ["M", None]})
-    for name, new in (("p.arrow", pa.ipc.new_file), ("q/data.arrow", pa.ipc.new_stream)):
-        with new(str(tmp_path / name), table.schema) as arrow:  # the latter as by save_to_disk
+    for name, new in (
+        ("p.arrow", pa.ipc.new_file),
+        ("q/data.arrow", pa.ipc.new_stream),
+        ("q/cache-7.arrow", pa.ipc.new_stream),
+    ):
+        with new(str(tmp_path / name), table.schema) as arrow:  # the latter two as of `datasets`
             arrow.write(table)
     said = load(files(tmp_path, tokenizer="bytes"), cache_dir).said
     train, validation = read_all(files(tmp_path))
@@ -61,7 +65,7 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     named |= {"r.json:1": "O", "q/data.arrow:1": "M", "w/x.txt": "P"}
     named |= {"t.parquet.gz:1": "F", "t.parquet.gz:3": "G"}
     assert {d.name: d.text for d in train + validation if d.text} == named
-    assert said[0] == f"reading 18 files of {tmp_path}; not read: 2 .json, 2 .so, 1 .log"
+    assert said[0] == f"reading 18 files of {tmp_path}; not read: 2 .json, 2 .so, 1 .arrow, 1 .log"
     assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 7
 
 
@@ -189,7 +193,7 @@ def test_without_a_network_the_corpus_that_needs_none_is_named(
 
 
 def test_a_planted_copy_repeats_a_source_a_quarter_of_the_document_before() -> None:
-    source = Synthetic.of(synthetic(copies=4, document_tokens=400))
+    source = Synthetic.of(synthetic(copies=4, document_words=400))
     for index in range(20):
         words, copies = source.planted(index, held_out=index % 2 == 0)
         assert len(copies) == 4
@@ -272,4 +276,20 @@ def test_an_error_of_a_source_is_one_line(tmp_path: Path, document: str, said: s
     code = FILE.replace(DOCUMENT, document)
     config = configured(tmp_path, text=code)
     with pytest.raises(UserError, match=said):
+        load(config.corpus, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("data_key(self): return 1 / 0", "Counting raised ZeroDivisionError"),
+        ("data_key(self): return b'no JSON'", "Counting raised TypeError"),
+        ("description(self): return self.nothing", "Counting raised AttributeError"),
+    ],
+)
+def test_an_error_beside_the_documents_is_one_line_too(
+    tmp_path: Path, method: str, said: str
+) -> None:
+    config = configured(tmp_path, text=f"{FILE}\n    def {method}\n")
+    with pytest.raises(UserError, match=f"corpus.source: {said}"):
         load(config.corpus, tmp_path / "cache")

@@ -19,9 +19,10 @@ from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator
+from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.rows import loss
+from lengthgen.evaluation.scored_text import Cell
 from lengthgen.files import read_rows, write_rows
 from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
@@ -87,6 +88,9 @@ def run(own: Callable[..., Path], cache: Path) -> tuple[Config, Path]:
     return small_config(*words, f"runtime.root={run_dir.parent}"), run_dir
 
 
+ALIKE: Any = {"precision": "fp32", "ranks": ALONE}
+
+
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
     return read_rows(run_dir / "eval.jsonl")
 
@@ -120,6 +124,41 @@ def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]
         rows = evaluator.evaluate(redefined, run_dir, ranks=ALONE, show=QUIET)
         losses.add(loss([row for row in rows if (row["variant"], row["length"]) == ("mine", 64)]))
     assert len(losses - {None}) == 2
+
+
+def test_positions_are_drawn_from_the_seed_of_the_run(tmp_path: Path, cache: Path) -> None:
+    words = ["scheme=randomized_rope", "eval.protocols=[kerple]", "train.tokens=256", "seed=3"]
+    config = small_config(*words, f"runtime.root={tmp_path}", f"runtime.cache={cache}")
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    rows = [row for row in rows_of(run_dir) if row["length"] == 64]
+    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    spans = plans.windows(Cell("kerple", None, 64), opened.plan)
+    nats = [
+        math.fsum(
+            itertools.chain(
+                *scoring.score(opened.model, spans, opened.plan.corpus, seed=seed, **ALIKE).values()
+            )
+        )
+        for seed in (3, 0)
+    ]
+    assert math.fsum(row["nats"] for row in rows) == pytest.approx(nats[0], rel=1e-9)
+    assert abs(nats[0] - nats[1]) > 1e-3
+
+
+def test_a_swap_is_the_mean_over_texts_of_three_documents(tmp_path: Path, cache: Path) -> None:
+    words = ["eval.protocols=[swap]", "eval.lengths=[64]", "eval.endpoints=9", "train.tokens=256"]
+    words += ["corpus.documents=60", f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
+    config = small_config(*words)
+    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    spans = plans.windows(Cell("swap", None, 64), opened.plan)
+    scored = [
+        scoring.score(opened.model, spans, opened.plan.corpus, seed=0, replace=text, **ALIKE)
+        for text in evaluator.replacements("swap", opened.plan, seed=0)
+    ]
+    nats = [math.fsum(itertools.chain(*one.values())) for one in scored]
+    assert len({*nats}) == 3
+    assert math.fsum(r["nats"] for r in rows_of(run_dir)) == pytest.approx(sum(nats) / 3, rel=1e-9)
 
 
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
@@ -203,7 +242,7 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
 
 def test_a_kill_loses_one_long_window_at_most(tmp_path: Path, cache: Path) -> None:
     """Of three windows that alone fill a forward pass, the third is never scored at first."""
-    texts = ["corpus.documents=30", "corpus.document_tokens=4500", "eval.max_context=4200"]
+    texts = ["corpus.documents=30", "corpus.document_words=4500", "eval.max_context=4200"]
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", *texts)
     config = with_eval(config, lengths=[16, 4200], endpoints=3, endpoints_per_document=1)
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small import small_config
-from small_corpora import files
+from small_corpora import corpus_of, files, split_of
 from trained import ALONE, QUIET, save_model
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import Endpoint, Span
-from lengthgen.evaluation import evaluator, plan, protocols
+from lengthgen.data.windows import Endpoint, Span, targets_of
+from lengthgen.evaluation import evaluator, plan, protocols, rows
 from lengthgen.evaluation.protocols import PROTOCOLS
 from lengthgen.evaluation.rows import loss as loss_of
 from lengthgen.evaluation.scored_text import Cell, Plan
@@ -68,7 +69,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
         f"eval.protocols=[{','.join([*PROTOCOLS, 'sliding-8', 'sliding-1'])}]",
         *("eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
     ).model_copy(update={"corpus": text})
-    corpus = corpus_of(config)
+    corpus = loaded(config)
     tokens = corpus.validation.document(0).tolist()
     ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}
     model = create(config, vocab_size=corpus.vocab_size)
@@ -82,7 +83,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return Measured(config, rows)
 
 
-def corpus_of(config: Config) -> TokenizedCorpus:
+def loaded(config: Config) -> TokenizedCorpus:
     return corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
 
 
@@ -115,7 +116,7 @@ def test_every_protocol_gives_the_number_that_one_computes_by_hand(
 
 def test_frequencies_bytes_and_losses_by_position_of_the_scored_tokens(measured: Measured) -> None:
     [row] = measured.rows["nonoverlap", 16]
-    p = 51 / (200 + corpus_of(measured.config).vocab_size)  # each letter 50 times, plus one
+    p = 51 / (200 + loaded(measured.config).vocab_size)  # each letter 50 times, plus one
     assert row["unigram_nats"] == pytest.approx(-96 * math.log(p), rel=1e-12)
     assert row["n_bytes"] == 96
     [row] = measured.rows["per_position", 96]
@@ -139,7 +140,7 @@ def test_without_far_text_or_another_document_the_reason_is_said(measured: Measu
     lengths = {length for protocol, length in measured.rows if protocol in ("swap", "shuffle")}
     assert lengths == {32, 96}  # text within T is never altered
     config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")
-    corpus = corpus_of(config)
+    corpus = loaded(config)
     planned, model = plan.plan(config, corpus), create(config, vocab_size=corpus.vocab_size)
     said = {
         n: evaluator.undefined(Cell("swap", None, n), model.scheme, planned) for n in (24, 25, 64)
@@ -264,6 +265,18 @@ def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str) -> No
         assert all(s.start >= 0 and 0 < s.scored <= s.length <= length for s in windows)
         if name not in ("per_position", "fox"):  # windows of several endpoints may overlap
             assert len(set(scored(windows))) == len(scored(windows))
+
+
+def test_sums_by_position_are_of_all_windows_of_a_document() -> None:
+    ends = (Endpoint(0, 64), Endpoint(0, 96))
+    planned = replace(
+        places_of(depth=64, longest=32), corpus=corpus_of(split_of(range(97))), endpoints=ends
+    )
+    spans = protocols.named("per_position").windows(32, planned)
+    scored = {s: (targets_of(s, planned.corpus), np.full(32, 1.0 + i)) for i, s in enumerate(spans)}
+    [row] = rows.per_document(spans, scored, planned, copies=False, by_position=True)
+    assert sum(row["position_tokens"]) == row["n_tokens"] == 64
+    assert sum(row["position_nats"]) == pytest.approx(row["nats"])
 
 
 @pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])

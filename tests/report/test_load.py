@@ -53,6 +53,14 @@ def test_a_run_gives_a_row_per_document_with_what_is_known_of_the_run(tmp_path: 
     assert "runtime" not in json.loads(first["config"])
 
 
+def test_rows_of_weights_that_are_no_longer_the_last_are_not_shown(tmp_path: Path) -> None:
+    path, good = (write_run(tmp_path, s, losses=LOSSES, weights="old") for s in ("rope", "alibi"))
+    write_rows(path / "DONE", [{"run": path.name, "weights": "new"}])
+    rows, (line,) = loaded(tmp_path)
+    assert {*rows["run"]} == {good.name}
+    assert "it is not evaluated; run lengthgen eval" in line
+
+
 def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> None:
     wrong = [[None, 3, 0]] * 60
     rows = frame(lambda s, d, n: None if s == 2 and n == 512 else 3.0)

@@ -7,12 +7,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from commands import files_limited_to
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lengthgen.errors import UserError
 from lengthgen.files import append_rows, read_rows, replace_file, write_rows
+from lengthgen.runs import checkpoints
 
 ROWS: list[dict[str, Any]] = [
     {"train/step": 10, "train/loss": 6.25, "document": "a \u00e9\n"},
@@ -84,20 +86,23 @@ def test_without_room_nothing_changes(
     assert log.read_bytes() == before
 
 
-def test_names_are_on_disk_when_writers_end(
+def test_contents_are_on_disk_before_their_names_and_both_when_writers_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[tuple[Path, list[str]]] = []
+    synced = list[list[str] | bytes]()  # what a folder or a file held
     fsync = os.fsync
 
     def recorded(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        synced.append((path, sorted(os.listdir(path)) if path.is_dir() else []))
+        synced.append(sorted(os.listdir(path)) if path.is_dir() else path.read_bytes())
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", recorded)
     replace_file(tmp_path / "probes" / "a.json", b"{}")
     append_rows(tmp_path / "train.jsonl", ROWS)
-    assert (tmp_path, ["probes"]) in synced
-    assert (tmp_path / "probes", ["a.json"]) in synced
-    assert (tmp_path, ["probes", "train.jsonl"]) in synced
+    checkpoints.save(tmp_path, run="a", step=1, weights={"w": torch.ones(2)}, trainer={})
+    assert synced.index(["probes"]) < synced.index(b"{}") < synced.index(["a.json"])
+    assert (tmp_path / "train.jsonl").read_bytes() in synced
+    assert ["probes", "train.jsonl"] in synced
+    for file in (tmp_path / "checkpoints/step-00000001").iterdir():
+        assert synced.index(file.read_bytes()) < synced.index(["step-00000001"])

@@ -27,7 +27,7 @@ from lengthgen.schemes.content.layer_state import LayerState, StateContext
 SMALL = [
     *("model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.d_ff=64"),
     *("model.init_std=0.2", "corpus=synthetic", "corpus.documents=20"),
-    *("corpus.document_tokens=300", "corpus.alphabet=16", "corpus.copy_tokens=8"),
+    *("corpus.document_words=300", "corpus.alphabet=16", "corpus.copy_words=8"),
     *("corpus.copies=4", "train.length=16", "train.batch_tokens=128", "train.tokens=1024"),
     *("train.checkpoint_every=3", "train.precision=fp32", "train.warmup_fraction=0.05"),
     "train.val_every=0",

@@ -44,7 +44,7 @@ def shipped(*words: str) -> schema.Corpus:
 
 def synthetic(**changes: int) -> schema.Corpus:
     """Returns 20 documents of 400 words, each with four copies of 16 words."""
-    sizes = {"documents": 20, "document_tokens": 400, "copy_tokens": 16, "copies": 4, "seed": 3}
+    sizes = {"documents": 20, "document_words": 400, "copy_words": 16, "copies": 4, "seed": 3}
     words = [f"corpus.{key}={value}" for key, value in {**sizes, **changes}.items()]
     return shipped("corpus=synthetic", *words)
 

@@ -1,6 +1,7 @@
 """W&B shows every row of the record once, and nothing that it does or fails to do ends a run."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -90,6 +91,7 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
     curve = {row["eval/T_valid"]: row for row in rows if "eval/T_valid" in row}
     for length, row in curve.items():
         assert row["eval/ppl_low"] < row["eval/ppl"] < row["eval/ppl_high"]
+        assert row["eval/ppl"] == pytest.approx(math.exp(row["eval/loss"]))
         assert run.summary[f"eval/ppl@{length}"] == row["eval/ppl"]
     words = ("uses", "flat", "harmed", "unclear", "not trained")
     assert run.summary[f"eval/verdict@{max(curve)}"] in words

@@ -1,5 +1,6 @@
 """Training is a function of its configuration, however it is interrupted or divided."""
 
+import itertools
 import json
 import os
 import shutil
@@ -8,7 +9,9 @@ import subprocess
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,11 +36,13 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
 from lengthgen.evaluation.validation import validator
+from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
 from lengthgen.runs.distributed import Ranks
 from lengthgen.training import trainer
+from lengthgen.training.optim import lr_at
 from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 CPU = torch.device("cpu")
@@ -116,7 +121,22 @@ def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
         assert (ran.code, ran.out, "Traceback" in ran.err) == (128 + passed, "", False), ran
         assert ran.err.splitlines()[-1].startswith(f"stopped by {passed.name} after step")
     assert json.loads(status.read_text())["state"] == "stopped"
-    assert newest_checkpoint(run_of(tmp_path)).name < f"step-{STEPS}"
+    assert int(newest_checkpoint(run_of(tmp_path)).name.removeprefix("step-")) < STEPS
+
+
+def test_a_row_is_of_the_steps_since_the_row_before(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = [r["train/loss"] for r in rows_of(in_process(tmp_path / "each", cache) / "train.jsonl")]
+    clock = SimpleNamespace(perf_counter=partial(next, itertools.count()))  # 1 s between two calls
+    monkeypatch.setattr(trainer, "time", clock)
+    run_dir = in_process(tmp_path, cache, "runtime.log_every=3", "train.val_every=4")
+    rows, train = read_rows(run_dir / "train.jsonl"), small_config().train
+    assert [r["train/tokens_per_s"] for r in rows] == [384, 384, 256]
+    means = [sum(part) / len(part) for part in (each[:3], each[3:6], each[6:])]
+    assert [r["train/loss"] for r in rows] == pytest.approx(means)
+    assert [r["train/lr"] for r in rows] == [lr_at(n - 1, train) for n in (3, 6, 8)]
+    assert [r["train/step"] for r in rows if "val/loss@16" in r] == [6, 8]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.files import utf8
 
-SPLITS = ("val", "dev", "test", "eval", "held")  # as folders of them begin
+# Splits as words in the names of files and folders, such as data-train-0.txt and Validation
+SPLIT = re.compile(
+    r"(?<![a-z])(train|val|dev|test|eval|held)(ing|id|idation)?(?![a-z])", re.IGNORECASE
+)
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
 DATA = {  # that holds text and is not read
     *(".7z", ".bz2", ".docx", ".epub", ".feather", ".gz", ".htm", ".html", ".pdf", ".rst"),
@@ -55,8 +59,9 @@ class Files(Source):
         if held_out is None and os.path.isdir(f"{folder}/validation"):
             held_out, key = f"{folder}/validation", "corpus.path"
             path = f"{folder}/train" if os.path.isdir(f"{folder}/train") else path
-        elif held_out is None and os.path.isdir(f"{folder}/train"):
-            _refuse_other_splits(folder)
+        elif held_out is None:
+            for each in [path] if isinstance(path, str) else path:
+                _refuse_other_splits(each)
         validation = [] if held_out is None else expand(held_out, key)
         return sorted({*expand(path)} - {*validation}), validation
 
@@ -143,18 +148,27 @@ class Files(Source):
             )
 
 
-def _refuse_other_splits(folder: str) -> None:
-    """Raises UserError for a folder with train and another split, which would be trained on."""
-    top = os.path.abspath(folder)
-    parts = (file.relative_to(top).parts for file in expand(folder))
-    names = sorted({first for first, *below in parts if below})
-    if names := [n for n in names if n.lower().startswith(SPLITS)]:
-        held = next((n for n in names if n.lower().startswith(("val", "dev"))), names[0])
+def _refuse_other_splits(given: str) -> None:
+    """Raises UserError for files of training and of another split, which would be mixed."""
+    files = expand(given)
+    top = os.path.commonpath([file.parent for file in files])
+    parts = (file.relative_to(top).parts for file in files)
+    names = {
+        first for first, *below in parts if below or kind_of(Path(first)) not in (".py", ".md")
+    }
+    words = sorted({word[0] for name in names for word in SPLIT.finditer(name)}, key=_is_validation)
+    train, held = ([w for w in words if w.lower().startswith("train") == t] for t in (True, False))
+    if train and held:
+        globs = (f"{top}/*{word[0]}*" for word in (train, held))
         raise UserError(
-            f"corpus.path: {folder} has train and {shortened(', '.join(names))}, but no validation"
-            f"; rename {held} to validation, or give corpus.path={folder}/train "
-            f"corpus.validation_path={folder}/{held}"
+            f"corpus.path: {given} has {shortened(', '.join(train + held))}, which would be mixed; "
+            "give 'corpus.path={}' 'corpus.validation_path={}'".format(*globs)
         )
+
+
+def _is_validation(word: str) -> tuple[bool, str]:
+    """Sorts the words for validation first."""
+    return not word.lower().startswith(("val", "dev")), word
 
 
 def _size(path: Path) -> int:
@@ -174,7 +188,8 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
         paths = [Path(os.path.abspath(f)) for f in there]
-        readable = [f for f in paths if kind_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
+        paths = [f for f in paths if f.name not in STATE and not f.match("cache-*.arrow")]
+        readable = [f for f in paths if kind_of(f) in (*TEXT, *ROWS)]
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
         files.update(readable)

@@ -34,6 +34,11 @@ class Hub(Source):
     validation_documents: Positive | None = None
 
     def __post_init__(self) -> None:
+        if self.validation_split == self.train_split:
+            raise ValueError(
+                f"validation_split: {self.train_split} is the training split; give null to "
+                "validate on its first documents"
+            )
         if self.validation_split is None and self.validation_documents is None:
             raise ValueError(
                 "validation_documents: a number is required if validation_split is null: "

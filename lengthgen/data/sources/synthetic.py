@@ -19,19 +19,19 @@ class Synthetic(Source):
     """Uniform random words; a tenth as many documents as in training, at least one, validate."""
 
     documents: Positive
-    document_tokens: Positive
+    document_words: Positive
     alphabet: Annotated[int, Field(ge=2, le=4096)]
-    copy_tokens: Positive
+    copy_words: Positive
     copies: NonNegative
     seed: NonNegative
 
     def __post_init__(self) -> None:
-        n_words, copies = self.document_tokens, self.copies
+        n_words, copies = self.document_words, self.copies
         longest = min(n_words // 2 // max(1, copies), n_words // 4)
-        if copies and self.copy_tokens > longest:
+        if copies and self.copy_words > longest:
             raise ValueError(
-                f"copy_tokens={self.copy_tokens} is too long for copies={copies} in "
-                f"document_tokens={n_words}; at most {longest} fit"
+                f"copy_words={self.copy_words} is too long for copies={copies} in "
+                f"document_words={n_words}; at most {longest} fit"
             )
         width = next(w for w in itertools.count(1) if 26**w >= self.alphabet)
         spelled = itertools.product(string.ascii_lowercase, repeat=width)
@@ -52,7 +52,7 @@ class Synthetic(Source):
         Sources lie in the first quarter of the document, targets in the second half, one in each of
         `copies` equal slots: at least a quarter lies between.
         """
-        n, span = self.document_tokens, self.copy_tokens
+        n, span = self.document_words, self.copy_words
         key = np.array([self.seed, index], dtype=np.uint64)
         counter = np.array([0, 0, 0, int(held_out)], dtype=np.uint64)
         generator = np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -76,7 +76,7 @@ class Pairs(Task):
 def _read(path: Path, changed: int | None) -> File:
     """Reads a file. Raises UserError for one that cannot be used, with the line."""
     try:
-        text = read_bytes(path).decode()
+        text = read_bytes(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(
