@@ -16,7 +16,7 @@ from lengthgen.files import read_rows
 from lengthgen.report import figures, style
 from lengthgen.report.load import load
 from lengthgen.report.series import millions, select, short
-from lengthgen.report.statistics import findings
+from lengthgen.report.statistics import findings, unchanged
 from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]
@@ -116,8 +116,8 @@ def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.3)
 
 def variants() -> Figure | None:
     title = "RoPE trained on 512 tokens, under training-free variants; dotted: last 512 tokens only"
-    found = study("variants")[1]
-    return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
+    rows, found = study("variants")
+    return figures.curve(pd.concat([found, figures.cropped(found, unchanged(rows))]), title=title)
 
 
 @style.styled()

@@ -173,7 +173,9 @@ def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
     """Returns the percentage of right answers at lengths beyond L, or up to L (`seen`)."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
     [share] = (getattr(a, part) for a in accuracies(of_task) if a.series == name)
-    return Estimate(value=100 * share.value, low=100 * share.low, high=100 * share.high, seeds=())
+    seeds = tuple(100 * x for x in share.seeds)
+    bounds = {name: 100 * getattr(share, name) for name in ("value", "low", "high")}
+    return Estimate(**bounds, seeds=seeds)
 
 
 def curves(study: str, lengths: list[int], *names: str) -> str:

@@ -222,7 +222,7 @@ _ALL = (
     ),
     Protocol(
         name="nonoverlap",
-        summary="all tokens before one endpoint per document, in windows side by side",
+        summary="max_context tokens before one endpoint per document, in windows side by side",
         source="the usual one, inside documents",
         place=_nonoverlap,
         divides=True,

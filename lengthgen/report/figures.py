@@ -9,6 +9,7 @@ None of them needs a legend: lines are named at their ends.
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,20 @@ def curve(
     return _over_length(rows, scale, title, unit="perplexity", width=width, colours=colours)
 
 
-def cropped(findings: pd.DataFrame) -> pd.DataFrame:
+def cropped(
+    findings: pd.DataFrame, bases: Mapping[str, str] = MappingProxyType({})
+) -> pd.DataFrame:
     """Returns the losses of each series if it reads the last T tokens only, as references.
 
-    Under the matched tail that is the loss at T, on the same targets, at every length beyond T.
+    Under the matched tail that is the loss at T, on the same targets, at every length beyond T. Of
+    a variant it is that of its base, the model without it, from which its gain counts.
     """
     losses = findings[(findings["quantity"] == "loss") & ~findings["reference"]]
-    at_T = losses[losses["length"] == losses["train_length"]].drop(columns="length")
-    beyond = losses.loc[losses["length"] >= losses["train_length"], ["series", "length"]]
-    crops = beyond.merge(at_T, on="series")
+    at_T = losses[losses["length"] == losses["train_length"]].set_index("series")["value"]
+    crops = losses[losses["length"] >= losses["train_length"]]
+    crops = crops.assign(value=crops["series"].replace(dict(bases)).map(at_T)).dropna(
+        subset="value"
+    )
     return crops.assign(series=crops["series"] + f", {LAST_T}", variant=LAST_T, reference=True)
 
 
@@ -218,7 +224,7 @@ def _over_length(
             axes.set_title(name, loc="left", fontsize=FONT_SIZE - 2 * is_small, pad=3)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    drawn.supylabel(unit, fontsize=FONT_SIZE)
+    drawn.supylabel(textwrap.fill(unit, 44), fontsize=FONT_SIZE)
     drawn.supxlabel(axis, fontsize=FONT_SIZE)
     return drawn
 

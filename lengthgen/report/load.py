@@ -71,7 +71,9 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
             if rows := stored(path, run=config.run_id):
                 tables.append(_table(pd.DataFrame(rows), path, config))
-            elif (state := status.read_status(path, run=config.run_id).state) == "diverged":
+            elif (state := status.read_status(path, run=config.run_id).state) == "running":
+                raise UserError("it is being trained; report again when it is done")
+            elif state == "diverged":
                 diverged.append((path, config))
             elif status.final_weights(path, run=config.run_id):
                 raise UserError(f"it is not evaluated; run lengthgen eval {path}")

@@ -99,8 +99,8 @@ def text_section(
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
     numbers = {name: Numbers(rows) for name, rows in by_protocol.items()}
     main, *others = by_protocol  # the headline first
-    crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0])
     bases = unchanged(selection.rows)
+    crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0], bases)
     look: Any = {"colours": figures.series_colours(selection.rows, schemes, bases)}
     drawings = {
         "curve": partial(figures.curve, pd.concat([by_protocol[main], crops]), **look),
@@ -187,13 +187,14 @@ def summary(made: Sequence[ReportSection]) -> str:
 def method(rows: pd.DataFrame) -> ReportSection:
     """Returns what decides the numbers: protocols, corpora, settings, machines."""
     runs = rows.drop_duplicates("run")
-    configs, environments = ([*map(json.loads, runs[key])] for key in ("config", "environment"))
-    lrs = [config.get("train", {}).get("lr") for config in configs]
+    environments = [*map(json.loads, runs["environment"])]
+    trained = runs[runs["tokens_seen"] > 0]  # the others are imported
+    lrs = [json.loads(config).get("train", {}).get("lr") for config in trained["config"]]
     facts = {
         "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"].unique()],
         "corpora": rows["corpus"] + " " + rows["fingerprint"].str[:12],
-        "trained": runs["model"] + ", " + runs["tokens_seen"].map("{:,} tokens".format),
-        "learning rates": [f"{s} {lr}" for s, lr in zip(runs["scheme"], lrs, strict=True)],
+        "trained": trained["model"] + ", " + trained["tokens_seen"].map("{:,} tokens".format),
+        "learning rates": [f"{s} {lr}" for s, lr in zip(trained["scheme"], lrs, strict=True)],
         "commands": _commands([e["command"].split() for e in environments if "command" in e]),
         "commits": [e.get("commit") for e in environments],
         "machines": [", ".join(e.get("devices") or []) or e.get("processor") for e in environments],

@@ -236,7 +236,7 @@ def _headline(
         word = f"<= {short(used)}" if used == lengths[0] else short(used)
         yield {"quantity": "c_star", "value": used, "word": word}
     last = len(lengths)
-    is_trained = not sample.mean(last).value >= _unigram(rows, sample)
+    is_trained = not _unigram(rows, sample) <= sample.mean(last).value < math.inf  # inf: diverged
     may_copy = of_copies.sample([*points, *at_T])
     for i, n in enumerate(lengths):
         if points[i] != at_T[0]:
@@ -265,7 +265,7 @@ def _notes(
     """Yields a sentence for each limit of the numbers of a series, and what they leave out."""
     n_documents = 0 if sample is None else len(sample.documents)
     if n_documents == 1:
-        yield "one document: no intervals, so no verdict"
+        yield "one document: no intervals, so every verdict is unclear"
     elif sample is not None and len(sample.seeds) == 1:
         yield "one seed: this checkpoint on other documents, not the scheme"
     T = own["train_length"].max()

@@ -24,7 +24,10 @@ VERDICTS = (
     "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets; not corrected for multiple "
     "comparisons."
 )
-COPIES = "Copy gain: G at the longest length after two tokens that were last seen beyond T."
+COPIES = (
+    "Copy gain: G at the longest length, of targets whose two preceding tokens last occurred more "
+    "than T tokens back."
+)
 MARKED = (
     "Bold: the lowest. =: may be as good, all series of a length compared jointly at 95 %. "
     "?: not comparable with it."
@@ -241,19 +244,23 @@ def summary(numbers: Numbers, about: str, *, lengths: Sequence[int], notes: Sequ
     """
     lengths = sorted({*lengths} & {*numbers.lengths})
     if not lengths:
-        T = min(numbers.T.values())
-        lengths = [n for n in numbers.common if n >= min(T, numbers.common[-1])]
+        T, last = min(numbers.T.values()), numbers.common[-1]
+        lengths = sorted(
+            {n for n in numbers.common if n >= min(T, last)} | {T} & {*numbers.lengths}
+        )
         lengths = numbers.doubled(lengths, most=4)
         lengths = sorted({*lengths[:2], lengths[len(lengths) // 2], lengths[-1]})
+    words = {name: numbers.word_up_to(name, lengths[-1]) for name in numbers.series}
+    has_verdicts = any(words.values())
     rows = [
         [
             TableCell(name),
             *(TableCell(numbers.perplexity(name, n).text) for n in lengths),
-            TableCell(numbers.word_up_to(name, lengths[-1])),
+            *[TableCell(word)] * has_verdicts,
         ]
-        for name in numbers.series
+        for name, word in words.items()
     ]
-    head = ["scheme", *map(short, lengths), "verdict"]
+    head = ["scheme", *map(short, lengths), *["verdict"] * has_verdicts]
     return Table(title=f"Perplexity by context length{about}", head=head, rows=rows, notes=notes)
 
 

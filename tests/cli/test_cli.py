@@ -101,7 +101,6 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
         ("list runs runtime.root=2024", "runtime.root: 2024 is no folder; quote it: runt"),
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
-        ("data corpus.path=x", "corpus.path: the chosen corpus has no such key, but corpus=files"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
         ("rm some-run", "some-run: no such run in runs; "),
         ("train scheme=nope +scheme.parts.rop={}", "scheme.parts.rop: no part 'rop'; did you mean"),
@@ -110,7 +109,6 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
         ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
         ("train -m scheme=rope,alibi", "-m: for several values of a key, give lengthgen sweep in"),
-        ("train scheme=rope,alibi seed=1", "give lengthgen sweep scheme=rope,alibi seed=1"),
         (f"train --config-dir {'x' * 5000}", "xxx: file name too long"),
     ],
 )

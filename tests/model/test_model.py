@@ -2,28 +2,29 @@
 
 import itertools
 import math
+import re
 
 import pytest
 import torch
 from small import VOCAB, close, context, small_config, small_model, some_tokens
 
+from lengthgen.config.compose import choices, describe
 from lengthgen.config.schema import from_overrides
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 
-MILLIONS = {  # of medium with an embedding of 50,000 tokens
-    **{"tiny": 0.8, "small": 4.7, "medium": 51, "base": 85, "alibi": 201},
-    **{"llama_tiny": 0.73, "llama_small": 4.35},
-}
+MODELS = choices("model", config_dir=None)
 
 
-@pytest.mark.parametrize("name", MILLIONS)
+@pytest.mark.parametrize("name", MODELS)
 def test_model_sizes_are_those_their_yaml_says(name: str) -> None:
+    said = re.match(r"([\d.]+)M parameters without the embedding", describe(MODELS[name]))
+    assert said is not None
     config = from_overrides([f"model={name}"], config_dir=None, plugins=[])
     with torch.device("meta"):
-        network = Transformer(config, vocab_size=50_000 if name == "medium" else 0)
+        network = Transformer(config, vocab_size=0)
     n = sum(parameter.numel() for parameter in network.parameters())
-    assert n / 1e6 == pytest.approx(MILLIONS[name], rel=0.02)
+    assert n / 1e6 == pytest.approx(float(said[1]), rel=0.05)
 
 
 def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone() -> None:

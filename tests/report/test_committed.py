@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from collections import Counter
 from pathlib import Path
 
 import claims
@@ -72,12 +73,12 @@ def test_an_expression_without_a_value_and_a_claim_that_does_not_hold_are_errors
 
 @pytest.mark.slow
 def test_numbers_and_claims_of_the_documentation_follow_from_the_committed_rows() -> None:
-    stale = [
-        path.name
-        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
-        if FILLED(page := path.read_text(encoding="utf-8")) != page
-    ]
-    assert stale == [], "run python docs/fill.py"
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        assert FILLED(page) == page, f"{path.name}: run python docs/fill.py"
+        marks = Counter(re.findall(r"<!-- ?(\S+)", page))
+        assert {*marks} <= {"=", "holds:", "begin:", "end", "table:", "example:"}, path
+        assert marks["="] == len(re.findall(r"[\d\]-]<!-- = ", page)), path
 
 
 @pytest.mark.slow

@@ -103,6 +103,9 @@ def test_a_model_that_reads_the_last_T_tokens_keeps_its_loss_at_T() -> None:
     assert dict(zip(crop["length"], np.exp(crop["value"]), strict=True)) == pytest.approx(
         dict.fromkeys([512, 1024, 4096], STEEP[2])
     )
+    of_variant = findings_of({"rope": STEEP, "rope + yarn": FLAT})
+    crop = figures.cropped(of_variant, {"rope + yarn": "rope"})  # that of the model without it
+    assert np.exp(crop["value"]).tolist() == pytest.approx([STEEP[2]] * 6)
 
 
 def test_a_gain_at_T_is_0_without_a_variant_and_what_was_measured_with_one() -> None:
