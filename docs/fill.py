@@ -232,9 +232,8 @@ def rate_costs(*schemes: str) -> list[float]:
 
 def rates_table() -> str:
     """Returns the mean losses of the leaderboard's schemes by learning rate."""
-    of = tuned("rates/leaderboard")
     lines = [["scheme", "rate", "half", "loss at this rate", "twice"], ["---", *["--:"] * 4]]
-    for s in (s for s in [*CONV, *SIX] if s in of):
+    for s in [*CONV, *SIX]:
         lines.append([s, rate(s, of="rates/leaderboard")])
         lines[-1] += [f"{statistics.fmean(losses):.2f}" for losses in by_rate(s).values()]
     return markdown(lines)

@@ -7,7 +7,7 @@ to the logits, never by a part.
   plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
   additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
   toeplitz  bias of distance alone   additive; CPU, evaluation: SDPA over the nearest keys;
-                                     CUDA: FlexAttention over a table of distances
+                                     CUDA, training: FlexAttention over a table
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
   remapped  branches of a Remap      CPU, evaluation: SDPA of each branch, merged
   eager     scores, weights, values  the same blocks, through the owners of these hooks;
@@ -236,7 +236,7 @@ def _table(part: Part | None, hook: str, c: AttentionContext, dtype: torch.dtype
 def _seen(c: AttentionContext) -> Tensor:
     """Returns which keys of the block a query sees: none later, none hidden, none absent.
 
-    bool [Q, S], or [B, 1, Q, S] if sequences differ.
+    bool [Q, S], [H, Q, S] if heads differ, [B, 1 or H, Q, S] if sequences do.
     """
     device = c.q_pos.device
     i = torch.arange(c.rows.start, c.rows.stop, device=device)
@@ -247,7 +247,9 @@ def _seen(c: AttentionContext) -> Tensor:
     for part in c.hooks.visible:
         visible = part.visible(c)
         if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
-            raise Unfit(part, "visible", visible, "a bool tensor [Q, S] or [B, 1, Q, S]")
+            raise Unfit(
+                part, "visible", visible, "a bool tensor [Q, S], [H, Q, S] or [B, 1 or H, Q, S]"
+            )
         seen = seen & visible
     return seen
 

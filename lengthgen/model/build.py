@@ -97,17 +97,23 @@ def generator_of(*names: str | int) -> torch.Generator:
 def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
     """Returns another scheme with the trained parameters of the model's own, for `model.scheme`.
 
-    The variant's parameters must be among the trained ones: any other was refused before.
+    The variant's parameters must be among the trained ones: any other was refused before. Parts
+    with the arguments of training keep their buffers too.
     """
     if model_class(config, parts) is not model_class(config, config.scheme.parts):
         raise UserError(
             "scheme.variants: a variant can neither add nor drop recurrence or a state carried "
             "from layer to layer; train a scheme with these parts instead"
         )
-    trained = dict(model.scheme.named_parameters())
-    scheme = build_scheme(config, parts, where="scheme.variants")
-    with torch.no_grad():
-        for name, parameter in scheme.named_parameters():
-            assert name in trained, f"a variant asks for {name}, which was not trained"
-            parameter.copy_(trained[name])
+    trained, scheme = (
+        model.scheme.state_dict(),
+        build_scheme(config, parts, where="scheme.variants"),
+    )
+    same = [f"parts.{name}." for name in parts if parts[name] == config.scheme.parts.get(name)]
+    learned = {name for name, _ in scheme.named_parameters()}
+    kept = {
+        name: trained[name] if name in learned or any(part in name for part in same) else drawn
+        for name, drawn in scheme.state_dict().items()
+    }
+    scheme.load_state_dict(kept)
     return scheme.to(model.embedding.weight.device).train(model.training)

@@ -123,10 +123,10 @@ class RecurrentTransformer(Transformer):
         """Returns the final hidden states of the last n_last tokens, and the memory behind them."""
         T, S = tokens_BT.shape[1], memory.x_NBMD.shape[2] + tokens_BT.shape[1]
         x_BTD, c = self.embedded(tokens_BT, generator=generator)
-        pos = torch.arange(S, device=tokens_BT.device)
+        pos = c.pos[:1] + torch.arange(S, device=tokens_BT.device)
         c = replace(c, length=S, pos=pos, q_pos=pos, k_pos=pos, cols=slice(0, S))
         if memory.left_padding_B.any():
-            c = replace(c, key_padding_BS=pos < memory.left_padding_B[:, None])
+            c = replace(c, key_padding_BS=pos - pos[0] < memory.left_padding_B[:, None])
         inputs: list[Tensor] = []
         for i, remembered_BMD in enumerate(memory.x_NBMD):
             inputs.append(x_BTD)

@@ -38,6 +38,13 @@ def try_out(model: Transformer, config: Config) -> None:
     try:
         with plugin_errors(remedy=""):
             loss, norm = _values(config, model)
+            for part, name in own.items():
+                if any(parameter.grad is None for parameter in part.parameters()):
+                    raise UserError(
+                        f"scheme.parts.{name}: the loss does not depend on one of its parameters; "
+                        "drop it, or use it in a hook: scores() returns c.biased(...), and "
+                        "relative_queries() needs relative_keys() of the same part"
+                    )
             for variant in config.eval.variants:
                 model.scheme = with_parts(model, config, config.variant(variant))
                 _values(config, model)
@@ -53,9 +60,9 @@ def try_out(model: Transformer, config: Config) -> None:
     except Exception as error:
         if out_of_memory(error) or not own:
             raise
-        (part, name), *_ = own.items()
-        why = described(error, type(part))
-        raise UserError(f"scheme.parts.{name}: does not fit the model: {why}") from error
+        names, part = " and ".join(own.values()), next(iter(own))
+        why = described(error, type(part)) if len(own) == 1 else f"{type(error).__name__}: {error}"
+        raise UserError(f"scheme.parts.{names}: does not fit the model: {why}") from error
     finally:
         model.scheme = scheme
         model.zero_grad()

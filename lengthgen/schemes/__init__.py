@@ -1,6 +1,5 @@
 """Positional schemes: lists of parts, each of which overrides hooks of the attention."""
 
-from lengthgen.schemes.base import NO_PARTS as NO_PARTS
 from lengthgen.schemes.base import AttentionContext as AttentionContext
 from lengthgen.schemes.base import LayerHooks as LayerHooks
 from lengthgen.schemes.base import ModelDims as ModelDims

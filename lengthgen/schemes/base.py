@@ -153,7 +153,7 @@ class Part(nn.Module):
     shift_invariant = True  # adding a constant to all coordinates changes nothing
     reads_qk = False  # uses queries or keys beside q.k: beside a rotary part, not shift-invariant
     depends_on_length = False  # a prefix alone may give other outputs than within a longer call
-    rotary = False  # qk() encodes q_pos in queries, k_pos in keys; q.k depends on their difference
+    rotary = False  # qk() turns queries by q_pos and keys by k_pos, with angles of c.frequencies()
     remaps = False  # scores() calls the layer's rotary parts, which do not rotate before it
     takes_bias = True  # False: scores() are no logits, to which a part could add a bias
     takes_relative_keys = True  # False: scores() does not read c.keys_HNK
@@ -168,7 +168,8 @@ class Part(nn.Module):
         self.shape = shape
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name[0] != "_" and callable(getattr(Part, name, None)):
+        hides = callable(getattr(Part, name, None)) or isinstance(value, nn.Module | Tensor)
+        if name[0] != "_" and hasattr(Part, name) and hides:
             raise AttributeError(f"self.{name} would hide Part.{name}; rename the attribute")
         super().__setattr__(name, value)
 

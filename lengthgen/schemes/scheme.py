@@ -49,6 +49,12 @@ class Scheme(nn.Module):
             self._hooks_of({name: parts[name] for name in parts if name in active})
             for active in (everywhere.union(cycle[i % len(cycle)]) for i in range(n_layers))
         ]
+        acting = {part for layer in self.layers for part in (*layer.parts, *layer.visible)}
+        if idle := [name for name, part in parts.items() if part not in acting]:
+            raise UserError(
+                f"{where}: {idle[0]} acts in no layer; name it in scheme.layers beside what it "
+                "acts on"
+            )
         self.clamp_parameters()
 
     @property
@@ -60,16 +66,6 @@ class Scheme(nn.Module):
     def depends_on_length(self) -> bool:
         """True if a prefix alone may give other outputs than within a longer call."""
         return any(part.depends_on_length for part in self.all)
-
-    @property
-    def shift_invariant(self) -> bool:
-        """True if adding a constant to all coordinates changes nothing."""
-        turned = (
-            part.reads_qk and any(other.rotary for other in layer.parts if other is not part)
-            for layer in self.layers
-            for part in layer.parts
-        )
-        return all(part.shift_invariant for part in self.all) and not any(turned)
 
     def unsupported_reason(self, length: int) -> str | None:
         """Returns the first part's reason for having no value at this length, or None."""

@@ -108,7 +108,7 @@ class Loss(nn.Module):
 
 def compiles(state: State) -> bool:
     """True if steps are compiled: as devices.compiles, where the model is a plain decoder."""
-    is_plain = type(state.model) is Transformer
+    is_plain = state.model.arch == "decoder" and not state.model.continues_rows
     return is_plain and devices.compiles(state.config.runtime, state.device)
 
 

@@ -9,7 +9,7 @@ from small import refusal, small_config
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config
-from lengthgen.model.build import create
+from lengthgen.model.build import create, with_parts
 from lengthgen.model.trial import try_out
 from lengthgen.pipeline import train_and_evaluate
 
@@ -81,6 +81,9 @@ FAULTS = {  # of a hook | under a word
     ),
     "def qk(self, q, k, c): return q": r"Mine\.qk returns torch\.\w+ \[2, 4, 8, 8\]; return Rot",
     "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
+    "def __init__(self, shape):\n        super().__init__(shape)\n"
+    "        self.unused = torch.nn.Parameter(torch.ones(2))\n"
+    "    def bias(self, c): return -c.distance()": r": the loss does not depend on one of its par",
     # [B, Q, S], and as many texts as heads
     "def weights(self, s, c): return s.softmax(-1).mean(1) | model.n_heads=2": r": does not fit",
 }
@@ -148,6 +151,17 @@ def test_a_fault_under_a_variant_is_one_line(tmp_path: Path) -> None:
         config = small_config("scheme=nope", words, *variant, plugins=[tmp_path / "mine.py"])
         said = refusal(try_out, create(config, vocab_size=12), config)
         assert said.startswith("scheme.parts.mine: ZeroDivisionError: ")
+
+
+def test_random_numbers_of_a_buffer_are_the_same_under_a_variant(tmp_path: Path) -> None:
+    body = "def __init__(self, shape):\n        super().__init__(shape)\n"
+    body += "        self.register_buffer('drawn', torch.randn(200))\n"
+    body += "    def bias(self, c): return self.drawn[c.distance().long()]"
+    config = config_of(tmp_path / "mine.py", body, "eval.variants=[logn]")
+    model = create(config, vocab_size=12)
+    scheme = with_parts(model, config, config.variant("logn"))
+    for name, drawn in model.scheme.named_buffers():
+        assert torch.equal(drawn, scheme.get_buffer(name))
 
 
 BEFORE = {  # what a configuration has beside rope, and what is said of it before a run is begun

@@ -14,6 +14,7 @@ from small import (
     context,
     every_scheme,
     hidden,
+    is_shift_invariant,
     rotated,
     small_config,
     small_model,
@@ -180,7 +181,7 @@ def test_shifted_positions_change_nothing_where_claimed(case: Case) -> None:
     for layer in scheme.layers:
         one, other = (attend(q, k, v, replace(c, hooks=layer)) for c in (here, there))
         same = same and torch.allclose(one, other, rtol=0, atol=1e-11)
-    assert same == (scheme.shift_invariant or shift == 0)
+    assert same == (is_shift_invariant(scheme) or shift == 0)
 
 
 def test_gradients_are_finite_and_reach_every_parameter(case: Case) -> None:

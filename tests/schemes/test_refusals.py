@@ -45,7 +45,7 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "rope, streaming_llm: {width: 0.25}": r"sinks=4 must be below the width, which is 4 tokens",
     "window: {width: 0.5, sinks: 8}": r"sinks=8 must be .* is 8 tokens",
     "t5: {max_distance: 16}": r"t5: max_distance=16 must be above num_buckets",
-    "dynamic_bias: {width: 0.01}": r"width=0\.01 of d_model=32 must",
+    "dynamic_bias: {width: 0.01}": r"width=0\.01 .* give 0\.03125 or more",
     "kerple, dape_v2: {kernel: 4}": r"kernel=4 must be odd",
     "abacus: {rows: 100}": r"must be more than T \+ shift \(16 \+ 99",
     "recurrence: {mem_len: 0.01}": r"less than a token",
@@ -105,6 +105,8 @@ def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> No
         ("+variants.mine={kerple:{share_layers:true}} eval.variants=[mine]",
          r"eval\.variants\.mine: a variant is training-free, .* the parameter parts\.kerple\.r1;"),
         ("train.tokens=0", r"train\.tokens=0: nothing would be trained"),
+        ("scheme=rope +scheme.parts.yarn={factor:2,beta_fast:32,beta_slow:1} "
+         "scheme.layers=[[rope],[yarn]]", r"scheme\.parts: yarn acts in no layer; name it in"),
     ],
 )  # fmt: skip
 def test_a_scheme_that_cannot_be_honoured_is_refused(words: str, message: str) -> None:

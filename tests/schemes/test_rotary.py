@@ -255,6 +255,16 @@ def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(factor: fl
             assert logit_factor(ours, length) == logit_factor(want, length)
 
 
+def test_pairs_that_stand_still_change_no_bound_of_yarn() -> None:
+    yarn = Yarn(T512, factor=8.0, beta_fast=32.0, beta_slow=1.0)
+    whole, halved = (
+        scaled(Rope(T512, base=1e4, rotary_percentage=1.0, layout="half"), 512),
+        scaled(Hope(T512), 512),
+    )
+    assert (halved == 0).any()
+    assert [*map(float, yarn.bounds(halved))] == [*map(float, yarn.bounds(whole))]
+
+
 def test_hope_keeps_the_pairs_that_turn_within_t_which_are_half_of_them_at_512() -> None:
     # [F] d = 64, base 10000, T = 512: 16 of 32 pairs; p-RoPE with 0.75 keeps 24
     hope = scaled(Hope(T512), 512)

@@ -173,6 +173,16 @@ def bare_call(
     return AttentionContext.of_call(shape, tokens, x, training=False, generator=None)
 
 
+def is_shift_invariant(scheme: Scheme) -> bool:
+    """Returns what the flags of parts say: adding a constant to all coordinates changes nothing."""
+    turned = (
+        part.reads_qk and any(other.rotary for other in layer.parts if other is not part)
+        for layer in scheme.layers
+        for part in layer.parts
+    )
+    return all(part.shift_invariant for part in scheme.all) and not any(turned)
+
+
 def layer_of(*parts: Part, **named: Part) -> LayerHooks:
     """Returns the hooks of a layer with these parts."""
     every = {f"part{i}": part for i, part in enumerate(parts)} | named

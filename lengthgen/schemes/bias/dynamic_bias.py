@@ -43,7 +43,10 @@ class DynamicBias(DistanceBias):
         super().__init__(shape)
         R = int(shape.d_model * width)
         if R < 1:
-            raise ValueError(f"width={width} of d_model={shape.d_model} must be at least 1")
+            raise ValueError(
+                f"width={width} of d_model={shape.d_model} gives no hidden unit; give "
+                f"{1 / shape.d_model:g} or more"
+            )
         self.log = distance == "log"
         n = 1 if share_layers else shape.n_layers
         sizes = [1, *[R] * depth, shape.n_heads]

@@ -11,7 +11,7 @@ rotations, no activation, no bias, weights drawn as torch.nn.Conv1d draws them, 
 sqrt(kernel). Without the residual term x_t it is the convolution of Mamba (arXiv 2312.00752),
 less its activation. Canon-A, C and D, on the inputs of attention and in the network, are left out.
 
-E = 3 D channels, N tokens of the kernel, C channels of any kind.
+E channels of queries, keys and values, N tokens of the kernel, C channels of any kind.
 """
 
 from typing import Annotated

@@ -26,7 +26,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import Base
+from lengthgen.schemes.parameters import Base, head_width
 from lengthgen.schemes.rotary.rope import angles, powers, times
 
 
@@ -44,7 +44,8 @@ class Fope(Part):
     def __init__(self, shape: ModelDims, *, base: Base, gain: NonNegativeFloat, draw: int) -> None:
         super().__init__(shape)
         if shape.d_head % 2:
-            raise ValueError(f"a head width of {shape.d_head} must be even")
+            wider = head_width(shape, shape.d_head + 1)
+            raise ValueError(f"head width of {shape.d_head} must be even; try {wider}")
         omega = [base ** (-2 * m / shape.d_head) for m in range(shape.d_head // 2)]
         M = sum(w >= 2 * math.pi / shape.train_length for w in omega)
         if M == 0:

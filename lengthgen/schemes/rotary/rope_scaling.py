@@ -166,7 +166,8 @@ class Yarn(RopeScaling):
     def pair(self, omega_R: Tensor, *, turns: float) -> Tensor:
         """Returns the number of the pair with so many turns within T, between two or beyond all."""
         log_R, log_n = self.turns(omega_R).log(), math.log(turns)
-        i_1 = (log_R >= log_n).sum(0, keepdim=True).sub(1).clamp(0, len(omega_R) - 2)
+        turning = log_R.isfinite().sum()  # pairs that stand still have no number of turns
+        i_1 = torch.minimum((log_R >= log_n).sum(0, keepdim=True) - 1, turning - 2).clamp(min=0)
         above, below = log_R.gather(0, i_1), log_R.gather(0, i_1 + 1)
         return (i_1 + (above - log_n) / (above - below)).squeeze(0)
 
