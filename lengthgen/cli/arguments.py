@@ -149,10 +149,9 @@ def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[st
     from lengthgen.config import compose
 
     names, overrides = names_and_overrides(arguments)
-    conditions = [word for word in overrides if not word.startswith("runtime.")]
-    changes = compose.values([word for word in overrides if word not in conditions])
-    compose.check_changes(changes, ["runtime"])
-    return names, compose.root_of(changes), conditions
+    roots = [word for word in overrides if word.startswith("runtime.root=")]
+    conditions = [word for word in overrides if word not in roots]
+    return names, compose.root_of(compose.values(roots)), conditions
 
 
 def words_of(text: str | None) -> list[str]:

@@ -51,7 +51,7 @@ def evaluate_runs(
     from lengthgen.report import report
     from lengthgen.runs.distributed import Ranks
 
-    if "all" in changes.get("eval.protocols", []):
+    if "all" in words_of(protocols):
         changes["eval.protocols"] = list(of_text)
     evaluated = pipeline.evaluate_runs(
         run_dirs, changes, config_dir=config_dir, plugins=plugin or []

@@ -17,7 +17,7 @@ import yaml
 from yaml import CSafeLoader  # reads all of conf in 10 ms instead of 80
 
 from lengthgen.config.sections import flatten, number
-from lengthgen.errors import UserError, shortened, suggestion
+from lengthgen.errors import UserError, first_line, shortened, suggestion
 from lengthgen.files import Unreadable, read_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # What stays a text without quotes; not a number, nor a word of another meaning.
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE | re.ASCII)
 WORDS = re.compile(r"[\w ./:@+-]+")  # nothing of a list or a sweep; Hydra takes no other letters
+GLOBAL = "# @package _global_"  # the first line of a file that sets keys of several groups
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -102,7 +103,7 @@ def user_file() -> Path:
 def user_defaults() -> dict[str, Any]:
     """Returns what the user's file sets, by dotted key, groups by name; none without the file."""
     path = user_file()
-    return flatten(read(path)) if path.is_file() else {}
+    return flatten(read(path)) if os.path.isfile(path) else {}  # False where it cannot look
 
 
 def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
@@ -116,7 +117,8 @@ def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list
     for key in flat:
         if key not in known:
             raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
-    return beneath(overrides_of(flat), overrides, config_dir=config_dir)
+    words = [word for own in overrides_of(flat) for word in _spelled_out(own)]
+    return beneath(words, overrides, config_dir=config_dir)
 
 
 def beneath(
@@ -138,10 +140,11 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
     replaced = set[str]()
     for override in _parse(overrides):
         group = override.key_or_group
-        name = "" if override.is_sweep_override() else override.get_value_element_as_str()
         replaced |= {"corpus", "task"} if group in ("corpus", "task") else {group}
-        if file := choices(group, config_dir=config_dir).get(name):
-            replaced |= {*_settings(group, file)}
+        if files := {} if override.is_interval_sweep() else choices(group, config_dir=config_dir):
+            names = [word.partition("=")[2] for word in _axis(override, config_dir)]
+            for file in filter(None, map(files.get, names)):
+                replaced |= {*settings_of(group, file)}
     budgets = {"train.steps", "train.tokens"}  # one budget in two units
     rates, tuned = {"train.lr", "train.scheme_lr_ratio"}, {"train.tuned"}  # given, or in a file
     for given, same in ((budgets, budgets), (tuned, rates), (rates, tuned)):
@@ -154,6 +157,16 @@ def root_of(changes: Mapping[str, Any]) -> Path:
     """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
     known = {"runtime.root": defaults()["runtime"]["root"]} | user_defaults() | dict(changes)
     root = known["runtime.root"]
+    if isinstance(root, str) and "${" in root:
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:
+            root = OmegaConf.create([root])[0]
+        except OmegaConfBaseException as error:
+            raise UserError(f"runtime.root={root}: {first_line(error)}; give a folder") from None
+    if not root:
+        raise UserError("runtime.root: an empty value is no folder; give runtime.root=runs")
     if not isinstance(root, str | Path):
         raise UserError(f"runtime.root: {root!r} is no folder; quote it: runtime.root=\"'{root}'\"")
     return Path(os.path.expanduser(root))
@@ -183,12 +196,13 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         _refuse_unknown_choice(override, folders, config_dir)
     plain = _composed([str(override.input_line) for override in every], config_dir)
     if "task" in plain:
-        task = plain.pop("task")["name"]  # a copy of corpus.task
+        plain["corpus"]["task"] = plain.pop("task")
         for override in parsed:
             group, word = override.key_or_group, str(override.input_line)
             chosen = group in ("corpus", "experiment")
             if chosen and "corpus" in _replaced_by([word], config_dir=config_dir):
-                raise UserError(f"{word}: task={task} makes its own text; drop one of them")
+                name = plain["corpus"]["task"]["name"]
+                raise UserError(f"{word}: task={name} makes its own text; drop one of them")
     return plain
 
 
@@ -293,7 +307,7 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     flat = flatten(defaults())
     for group in groups:
         for file in folders[group].values():
-            settings = _settings(group, file)
+            settings = settings_of(group, file)
             flat |= {key: settings[key] for key in settings if key.startswith(f"{group}.")}
     one_line = {k: "" if v == "???" else _as_override(v) for k, v in flat.items()}
     return {key: [value] for key, value in one_line.items()} | groups
@@ -305,6 +319,8 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
     key or value that no run has, and where no run meets all conditions.
     """
+    from hydra.core.override_parser.types import Glob
+
     settings: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         groups = {**config, "task": config.get("corpus", {}).get("task")}
@@ -312,13 +328,16 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
         settings[run] = flatten(config) | named
     kept = set(settings)
     for condition in conditions:
-        points = [values(point) for point in expand([condition], config_dir=None)]
-        (key,) = points[0]
+        (override,) = _parse([condition])
+        key, several = override.key_or_group, override.value()
         known = {run: plain[key] for run, plain in settings.items() if key in plain}
         if not known:
             every = set().union(*settings.values())
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
-        words = [point[key] for point in points]
+        if isinstance(several, Glob):
+            words = several.filter([x for x in known.values() if isinstance(x, str)])
+        else:
+            words = [values([word])[key] for word in _axis(override, None)]
         chosen = [x if isinstance(x, bool) or x in known.values() else number(x) for x in words]
         for value in chosen:
             if value not in known.values():
@@ -360,17 +379,20 @@ def _as_override(value: object) -> str:
     return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
-def _settings(group: str, file: Path, *below: Path) -> dict[str, Any]:
+def settings_of(group: str, file: Path, *below: Path) -> dict[str, Any]:
     """Returns what a choice sets by dotted key, groups by name, with the files it begins with."""
-    is_global = file.read_bytes().startswith(b"# @package _global_")
     plain, settings = read(file), dict[str, Any]()
     for item in plain.pop("defaults", None) or []:
         if isinstance(item, dict):
             settings |= {key.rpartition("/")[2]: choice for key, choice in item.items()}
         files = [root / f"{item}.yaml" for root in (file.parent, conf_dir() / group)]
         if parent := next((path for path in files if path.is_file()), None):
-            settings |= _settings(group, parent, file, *below) if parent not in below else {}
-    return settings | flatten(plain if is_global else {group: plain})
+            settings |= settings_of(group, parent, file, *below) if parent not in below else {}
+    return settings | flatten(plain if _is_global(file) else {group: plain})
+
+
+def _is_global(file: Path) -> bool:
+    return file.read_bytes().startswith(GLOBAL.encode())
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -430,6 +452,9 @@ def _refuse_unknown_choice(
     """
     group, known = override.key_or_group, folders.get(override.key_or_group, {})
     name = override.get_value_element_as_str()
+    file = known.get(name) if group in ("task", "experiment") else None
+    if file is not None and not _is_global(file):
+        raise UserError(f"{file}: its first line must be {GLOBAL}: it sets keys of other groups")
     is_choice = known and group != VARIANT and not override.is_delete()
     if not is_choice or name in known or isinstance(override.value(), dict):
         return
@@ -500,6 +525,6 @@ def _unknown_key(key: str, config_dir: Path | None) -> UserError:
             f"{key}: the chosen scheme has no such part; with a plus it adds one: +{added}"
         )
     for name, file in choices(group, config_dir=config_dir).items():
-        if key in _settings(group, file):
+        if key in settings_of(group, file):
             return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     return UserError(f"{key}: unknown key; {suggestion(key, known)}")

@@ -469,7 +469,7 @@ def from_overrides(
         raise UserError("train.steps and train.tokens are two budgets; drop one of them")
     if "train.tokens" in keys and isinstance(plain["train"], dict):
         plain["train"]["steps"] = None  # of a file
-    if "scheme.name" not in keys:
+    if "scheme.name" not in keys and isinstance(plain["scheme"], dict):
         _name_by_parts(plain["scheme"], config_dir)
     _apply_tuned(plain, keys)
     return from_plain(plain, config_dir=config_dir)
@@ -480,8 +480,9 @@ def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
     name, parts = scheme.get("name"), scheme.get("parts")
     file = compose.choices("scheme", config_dir=config_dir).get(str(name))
     if file is not None and isinstance(parts, dict):
-        own: dict[str, Any] = compose.read(file).get("parts") or {}
-        more, fewer = sorted({*parts} - {*own}), sorted({*own} - {*parts})
+        given = compose.settings_of("scheme", file)
+        own = {key.split(".")[2] for key in given if key.startswith("scheme.parts.")}
+        more, fewer = sorted({*parts} - own), sorted(own - {*parts})
         words = [f"with_{part}" for part in more] + [f"without_{part}" for part in fewer]
         scheme["name"] = ".".join([str(name), *words])
 
@@ -499,7 +500,7 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
     """Sets the rates that train.tuned=FILE holds for the scheme, unless a rate is given."""
     train: Any = plain.get("train")
     path = train.get("tuned") if isinstance(train, dict) else None
-    if path is None:
+    if not path:
         return
     where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
     known = validate(dict[str, Rates], compose.read(_absolute(str(path))), where=where)

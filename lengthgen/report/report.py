@@ -188,7 +188,7 @@ def method(rows: pd.DataFrame) -> ReportSection:
     """Returns what decides the numbers: protocols, corpora, settings, machines."""
     runs = rows.drop_duplicates("run")
     environments = [*map(json.loads, runs["environment"])]
-    trained = runs[runs["tokens_seen"] > 0]  # the others are imported
+    trained = runs.loc[runs["tokens_seen"] > 0]  # the others are imported
     lrs = [json.loads(config).get("train", {}).get("lr") for config in trained["config"]]
     facts = {
         "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"].unique()],

@@ -176,7 +176,7 @@ def find(name: str, root: Path) -> Path:
     if (Path(name) / "config.yaml").exists():
         return Path(name).resolve()
     ids = [path.name for path in run_dirs(root)]
-    matching = [name] if name in ids else [run_id for run_id in ids if run_id.startswith(name)]
+    matching = [name] if name in ids else [i for i in ids if name and i.startswith(name)]
     if len(matching) == 1:
         return root / matching[0]
     if matching:
@@ -185,7 +185,7 @@ def find(name: str, root: Path) -> Path:
     begun = {run_id[: len(name) + 1]: run_id for run_id in ids}  # a name that is a beginning
     near = get_close_matches(name, begun, n=1, cutoff=0.8)
     remedy = suggestion(begun[near[0]] if near else name, ids)
-    raise UserError(f"{name}: {folder}no such run in {root}; {remedy}")
+    raise UserError(f"{name or repr(name)}: {folder}no such run in {root}; {remedy}")
 
 
 def newest(root: Path) -> Path:

@@ -39,8 +39,8 @@ def points(
 
     Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
-    root = str(out / "runs").replace("'", "\\'")
-    combined = [f"runtime.root='{root}'", *on_tuning_split(overrides)]
+    root = compose.overrides_of({"runtime.root": out / "runs"})
+    combined = [*root, *on_tuning_split(overrides)]
     every = grid.points(combined, config_dir=config_dir, plugins=plugins)
     varied = every[0].varied
     for key in varied:

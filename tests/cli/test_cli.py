@@ -107,6 +107,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
         (f"eval eval.lengths=[{'1,' * 200}2]", "runs holds no run yet"),
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
+        ("list runs runtime.root=", "runtime.root: an empty value is no folder; give runtime.root"),
         ("eval runtime.root=a,b", "runtime.root=a,b holds several values"),
         ("train -m scheme=rope,alibi", "-m: for several values of a key, give lengthgen sweep in"),
         (f"train --config-dir {'x' * 5000}", "xxx: file name too long"),

@@ -79,6 +79,9 @@ def test_runs_are_chosen_by_their_values_and_shown_as_json(shell: Shell, run: Pa
     assert (record["run"], record["state"], record["steps"]) == (run.name, "done", 2)
     assert set(record["ppl"]) == set(other["ppl"]) == {"16", "32"}
     assert "did you mean alibi?" in shell.refused("list", "runs", "scheme=alib")
+    globbed = json.loads(shell.run("list", "runs", "scheme=glob(al*)", "--json").out)
+    assert {row["run"] for row in globbed} == {record["run"], other["run"]}
+    assert "runtime.threads=7: no run here" in shell.refused("list", "runs", "runtime.threads=7")
     schemes = json.loads(shell.run("list", "schemes", "--json").out)
     assert "alibi" in [scheme["scheme"] for scheme in schemes]
     ran = shell.run("report", "seed=1", "--json")
@@ -118,6 +121,11 @@ def test_what_differs_from_the_defaults_gives_the_configuration(words: str) -> N
     again = valid(overrides_of(given))
     assert (again.run_id, again.evaluation_id) == (given.run_id, given.evaluation_id)
     assert len(overrides_of(given)) < 15
+
+
+def test_a_task_under_a_name_of_ones_own_is_trained_again_by_its_configuration() -> None:
+    given = valid(["task=copy", "task.name=my_copy", "scheme=nope"])
+    assert valid(overrides_of(given)).run_id == given.run_id
 
 
 def test_the_command_that_a_run_is_shown_with_gives_it_again(shell: Shell, run: Path) -> None:
@@ -292,14 +300,24 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
         ("experiment=null", ["train.lr", "eval.protocols"]),
         ("experiment=alibi_figure1_1024", []),
         ("task=reverse", ["experiment"]),
+        ("task=reverse,copy", ["experiment"]),
     ):
         own = compose.values(compose.user_overrides([word], config_dir=None))
         assert [*own] == left
     assert train("experiment=null").tokens != train("").tokens
 
 
-def test_defaults_say_where_runs_are_and_mistakes_are_named(shell: Shell, defaults: Path) -> None:
+def test_defaults_say_where_runs_are_and_mistakes_are_named(
+    shell: Shell, defaults: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defaults.write_text("runtime: {root: elsewhere}\n")
     assert "no runs in elsewhere yet" in shell.run("list", "runs").err
+    monkeypatch.setenv("PLACE", "scratch")
+    defaults.write_text("runtime: {root: '${oc.env:PLACE}/mine'}\n")
+    assert "no runs in scratch/mine yet" in shell.run("list", "runs").err
+    monkeypatch.delenv("PLACE")
+    assert "Environment variable 'PLACE' not found\"; give" in shell.refused("list", "runs")
+    defaults.write_text("corpus: roneneldan/TinyStories\n")
+    assert job()["corpus"]["repo"] == "roneneldan/TinyStories"
     defaults.write_text("train: {lrr: 1}\n")
     assert f"{defaults}: train.lrr: unknown key; did you mean train.lr?" in shell.refused("train")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import small
+from small_corpora import write
 
 from lengthgen.config import compose, schema
 from lengthgen.config.schema import from_overrides
@@ -176,6 +177,11 @@ def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "paper.yaml").write_text(OWN.format("rpoe"))
     assert "Could not find 'scheme/rpoe'" in refusal("experiment=paper", config_dir=tmp_path)
+    for word in ("task=mine", "experiment=mine"):
+        own = write(tmp_path, {f"{word.replace('=', '/')}.yaml": "train: {lr: 0.1}\n"})
+        assert "mine.yaml: its first line must be # @package" in refusal(word, config_dir=own)
+        own = write(tmp_path, {f"{word.replace('=', '/')}.yaml": OWN.format("rope") + "scheme:\n"})
+        assert refusal(word, config_dir=own).startswith("scheme: None should be a valid")
 
 
 def test_an_axis_without_points_and_a_value_with_a_sign() -> None:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from repository import ROOT
 from small import small_config
+from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Config, from_overrides, from_plain, to_plain
@@ -188,6 +189,14 @@ def test_a_scheme_of_other_parts_has_another_name(words: list[str], name: str) -
     config = config_of(*words)
     assert config.scheme.name == name
     assert config.run_id.startswith(f"{name}-tiny-")
+
+
+def test_a_scheme_that_begins_with_another_has_its_own_name(tmp_path: Path) -> None:
+    own = "defaults: [rope, _self_]\nname: my_rope\nparts: {window: {width: 1.0, sinks: 0}}\n"
+    folder = write(tmp_path, {"scheme/my_rope.yaml": own})
+    config = from_overrides(["scheme=my_rope"], config_dir=folder, plugins=[])
+    assert config.scheme.name == "my_rope"
+    assert {*config.scheme.parts} == {"rope", "window"}
 
 
 def test_a_budget_of_steps_is_the_run_of_as_many_tokens(tmp_path: Path) -> None:

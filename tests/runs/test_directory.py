@@ -21,9 +21,12 @@ def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> 
         assert directory.load_config(config.run_dir) == config
         assert directory.find(config.run_id, tmp_path) == config.run_dir
         assert directory.find(scheme, tmp_path) == config.run_dir
+        with pytest.raises(UserError, match="no such run"):  # as of a variable that is empty
+            directory.find("", tmp_path)
         assert directory.find(str(config.run_dir), Path("elsewhere")) == config.run_dir
+    directory.write_config(small_config("scheme=alibi"), tmp_path / "alibi-2")
     with pytest.raises(UserError, match="begins several runs"):
-        directory.find("", tmp_path)
+        directory.find("a", tmp_path)
     for name in ("ropetiny-synthetic-s1", "rpe-tiny"):
         with pytest.raises(UserError, match=r"no such run in .* did you mean rope-"):
             directory.find(name, tmp_path)
