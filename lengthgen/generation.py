@@ -48,6 +48,9 @@ def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Pr
 
     Raises UserError as open_run does, and for a variant that the scheme cannot take.
     """
+    if not config.train.tokens:  # an imported model, whose corpus may be too short for its lengths
+        nothing = {"lengths": [1], "targets": 1, "deduplicate": False}  # is scored
+        config = config.model_copy(update={"eval": config.eval.model_copy(update=nothing)})
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
     model = opened.model.requires_grad_(False)
     if variant is not None:

@@ -183,7 +183,7 @@ class Build:
                     if not 0 <= n_encoded - n_bytes <= blank:
                         remedy = (
                             "use one without prefix space, and without normalizer but NFC, or bpe"
-                            ", or bytes"
+                            ", or bytes, or leave this document out"
                             if corpus.tokenizer != "characters"
                             else "add each of its characters to the alphabet of the task"
                         )

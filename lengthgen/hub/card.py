@@ -12,7 +12,8 @@ from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.errors import UserError
-from lengthgen.hub.exported import OWN, About
+from lengthgen.hub.exported import About
+from lengthgen.hub.families import OWN
 from lengthgen.report import report
 from lengthgen.report.load import load
 from lengthgen.report.tables import markdown
@@ -51,10 +52,13 @@ def card(
     checkpoint: Checkpoint,
     *,
     name: str,
+    repository: str,
     license: str | None,
     keys: Mapping[str, Any],
 ) -> str:
     """Returns the card of a folder with this name, and these keys of its config.json.
+
+    transformers load it by the name of its repository, which may be the folder.
 
     No text of a row becomes markup.
     """
@@ -88,6 +92,7 @@ def card(
         longest=keys.get("max_seq_len") or keys.get("n_positions"),
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
+        repository=repository,
         objective=objective_of(config),
         own=own,
         settings=yaml.safe_dump(settings, sort_keys=False),

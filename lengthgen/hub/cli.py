@@ -43,7 +43,9 @@ def export_run(
     plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
     with Progress(is_main=True) as show:
-        written = folders.export(config, run_dir, Path(names[1]), license=license, say=show.say)
+        written = folders.export(
+            config, run_dir, Path(names[1]), license=license, repository=push, say=show.say
+        )
         address = None if push is None else folders.push(written, push, say=show.say)
     echo(address or written)
 

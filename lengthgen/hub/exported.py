@@ -15,13 +15,12 @@ from lengthgen.config.sections import Section, validate
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
-from lengthgen.hub.families import families, read
+from lengthgen.hub.families import OWN, families, read
 from lengthgen.hub.weights import Tensors, ours, read_json
 from lengthgen.model.build import build_model
 from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
-OWN = "lengthgen"  # the model_type of what no family of transformers computes
 
 
 class About(Section):

@@ -36,6 +36,7 @@ ROPE_TYPES = {  # our part, and its arguments
 }
 LAMBDAS = {"lambdas": "long_factor", "short_lambdas": "short_factor"}  # as transformers has them
 WRITTEN = ("llama", "qwen3", "qwen2", "smollm3", "gpt_neox", "mpt", "gpt2", "bloom")
+OWN = "lengthgen"  # the model_type of what no family of transformers computes
 NESTED = ("rope_scaling", "rope_parameters", "attn_config")
 NULL_IS_A_VALUE = ("sliding_window", "num_key_value_heads", "head_dim")  # elsewhere: the default
 IGNORED = re.compile(  # keys that change no logit of a trained model, unless a family takes them
@@ -48,7 +49,9 @@ IGNORED = re.compile(  # keys that change no logit of a trained model, unless a 
     r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config|lengthgen|learned_pos_emb"
     r"|max_window_layers|head_dim|offset_alibi|init_config|tokenizer_name|cache_implementation"
     r"|use_parallel_embedding|tokenizer_class|(min|max)_length|gradient_checkpointing|is_decoder"
-    r"|finetuning_task|output_(hidden_states|attentions)|do_sample|temperature|top_[kp]|torchscript"
+    r"|finetuning_task|output_(hidden_states|attentions)|do_sample|temperature|torchscript"
+    r"|(top|typical)_[kp]|num_(beams|beam_groups|return_sequences)|(repetition|length)_penalty"
+    r"|_flash_attn_2_enabled"
 )
 
 
@@ -124,6 +127,8 @@ def read(plain: Mapping[str, Any], length: int | None, *, where: Path) -> Read:
     kind = plain.get("model_type")
     if kind not in families():
         known = ", ".join(families())
+        if kind == OWN:
+            known += "; lengthgen.hub.load reads lengthgen's own layout"
         raise UserError(f"{where}/config.json: no model_type={kind!r} here; known: {known}")
     try:
         return _read(Keys(plain), families()[kind], length)

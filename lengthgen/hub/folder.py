@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 from torch import Tensor
 
@@ -22,20 +23,30 @@ from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, sha256_of
 from lengthgen.hub.card import card, to_share
-from lengthgen.hub.exported import CARD, CONFIG, OWN, TOKENIZER, WEIGHTS, About
-from lengthgen.hub.families import families, read, written
-from lengthgen.hub.imported import THEIRS
+from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
+from lengthgen.hub.families import OWN, families, read, written
+from lengthgen.hub.imported import THEIR_CONFIG
 from lengthgen.hub.weights import Weights, read_json, theirs
 from lengthgen.model.build import build_model
-from lengthgen.runs import checkpoints, directory
+from lengthgen.runs import checkpoints, directory, signals
 
 CODE = Path(__file__).with_name("modeling_lengthgen.py")
 LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
 
 
-def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, say: Say) -> Path:
+@signals.interruptible()
+def export(
+    config: Config,
+    run_dir: Path,
+    folder: Path,
+    *,
+    license: str | None,
+    repository: str | None = None,
+    say: Say,
+) -> Path:
     """Writes the newest checkpoint of a run into a folder that is new or empty, and returns it.
 
+    The card names the repository that the folder goes to, if any.
     Raises UserError if the folder holds anything, or if the run has no checkpoint, has lost its
     last one, or has not the corpus that it was begun with.
     """
@@ -47,7 +58,7 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
     checkpoint = checkpoints.final(config, run_dir)
     keys, weights = layout(config, run_dir, checkpoint.weights)
     with new_folder(folder) as aside:
-        (aside / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
+        _write_weights(weights, aside / WEIGHTS)
         about = About(
             lengthgen=__version__,
             run=config.run_id,
@@ -64,13 +75,32 @@ def export(config: Config, run_dir: Path, folder: Path, *, license: str | None, 
             shutil.copy(CODE, aside)
         _write_keys(aside, keys, about, corpus)
         text = card(
-            config, run_dir, about, corpus, checkpoint, name=folder.name, license=license, keys=keys
+            config,
+            run_dir,
+            about,
+            corpus,
+            checkpoint,
+            name=folder.name,
+            repository=repository or folder.name,
+            license=license,
+            keys=keys,
         )
         (aside / CARD).write_text(text, encoding="utf-8")
     say(f"{folder.name}: model_type {keys['model_type']} of config.json")
     if checkpoint.step < config.train.steps:
         say(f"{run_dir.name} is unfinished: this is step {checkpoint.step} of {config.train.steps}")
     return folder
+
+
+def _write_weights(weights: Weights, path: Path) -> None:
+    """Writes a file of safetensors, without a copy in memory, with the mode of other new files."""
+    (mode := path.with_suffix(".mode")).touch()
+    try:
+        save_file(weights, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk too
+        raise UserError(f"{path}: cannot be written ({first_line(error)}); free space") from error
+    shutil.copymode(mode, path)  # 0600 in spite of the umask
+    mode.unlink()
 
 
 def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, Any], Weights]:
@@ -82,7 +112,7 @@ def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, A
     if config.train.tokens:
         fitting = written(config, vocab_size=rows)
     else:  # it was imported
-        keys = read_json(run_dir / THEIRS)
+        keys = read_json(run_dir / THEIR_CONFIG)
         keys.pop("auto_map", None)  # of code that does not come along
         fitting = keys, read(keys, T, where=run_dir)
     if fitting is None:

@@ -19,18 +19,18 @@ from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
 from lengthgen.errors import UserError
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
-from lengthgen.hub.exported import OWN
-from lengthgen.hub.families import EMPTY, Read, families, read
+from lengthgen.hub.families import EMPTY, OWN, Read, families, read
 from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
 from lengthgen.model.build import build_model
-from lengthgen.runs import checkpoints, directory, status
+from lengthgen.runs import checkpoints, directory, signals, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
-THEIRS = "conf/config.json"  # in a run, of the folder that it was imported from
+THEIR_CONFIG = "conf/config.json"  # in a run, of the folder that it was imported from
 FINE_TUNING = 1.0e-4  # train.lr of what goes on with the weights
 PADDING = 4096  # rows of an embedding beyond the tokenizer's ids are fewer
 
 
+@signals.interruptible()
 def import_model(
     source: str,
     *,
@@ -103,8 +103,10 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
         raise UserError(f"{folder} has no tokenizer.json; {CONVERT}")
     tokenizer = read_tokenizer(path)
     if not 0 <= rows - (n := len(token_bytes(tokenizer))) < PADDING:
+        more = "; or remove from its added_tokens those that have no row" if n > rows else ""
         raise UserError(
-            f"{path} has {n} ids and the embedding {rows} rows; give the tokenizer of this model"
+            f"{path} has {n} ids and the embedding {rows} rows; give the tokenizer of this "
+            f"model{more}"
         )
     return tokenizer
 
@@ -118,6 +120,8 @@ def _config(
     words += [f"train.lr={FINE_TUNING}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
+    if "window" in read.parts and not any("eval.reference_variants=" in word for word in words):
+        words.append("eval.reference_variants=[]")  # `window` would replace its own by a wider one
     base = from_overrides(words, config_dir=None, plugins=[])
     plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
     shipped: dict[str, Any] = {}
@@ -163,5 +167,5 @@ def _write(config: Config, weights: Weights, theirs: dict[str, Any]) -> None:
             path = Path(config.train.init_from.path) / "tokenizer.json"
             replace_file(kept, read_bytes(path))
         (aside / "conf").mkdir()
-        replace_file(aside / THEIRS, json.dumps(theirs).encode())
+        replace_file(aside / THEIR_CONFIG, json.dumps(theirs).encode())
         replace_file(aside / f"conf/experiment/{config.model.name}.yaml", _experiment(config))

@@ -23,7 +23,7 @@ class LengthgenConfig(PreTrainedConfig):
 class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = LengthgenConfig
     base_model_prefix = "model"
-    main_input_name = "input_ids"
+    accepts_loss_kwargs = False  # the loss is a mean: Trainer divides it by its steps
 
     def __init__(self, config: LengthgenConfig) -> None:
         super().__init__(config)
@@ -47,8 +47,11 @@ class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutput:
         """Returns logits [B, T, V], and with labels their mean loss. Padding goes to the right."""
-        if attention_mask is not None and not bool(attention_mask[:, 0].all()):
-            raise ValueError("padding on the left would move positions; pad on the right")
+        if attention_mask is not None and bool((attention_mask.diff(dim=1) > 0).any()):
+            raise ValueError(
+                "padding before a token would move its position; pad on the right, and generate "
+                "from one text at a time"
+            )
         generator = torch.Generator()  # of parts that sample positions, on the CPU for any device
         logits = self.model.logits(self.model(input_ids, generator=generator))
         loss = None

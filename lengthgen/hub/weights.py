@@ -19,7 +19,6 @@ CONVERT = (
     "write it with transformers: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR), "
     "AutoTokenizer likewise, then lengthgen import DIR"
 )
-MATRICES = ("qkv", "attention_out", "mlp_in", "mlp_out")
 Weights = dict[str, Tensor]
 
 
@@ -87,7 +86,7 @@ def ours(model: Transformer, tensors: Tensors, *, scale: float) -> Weights:
         names, module = _theirs(name, family)
         parts = {theirs: tensors.take(theirs) for theirs in names}
         x = cat([*parts.values()])
-        if family.transposed and module in MATRICES and x.dim() == 2:
+        if family.transposed and name.startswith("blocks.") and x.dim() == 2:
             x = x.T
         if family.per_head and module == "qkv":
             heads = (model.shape.n_heads, 3, model.shape.d_head)
@@ -122,7 +121,7 @@ def theirs(model: Transformer, family: Family, weights: Weights, *, scale: float
         if family.per_head and module == "qkv":
             heads = (3, model.shape.n_heads, model.shape.d_head)
             x = x.unflatten(0, heads).transpose(0, 1).flatten(0, 2)
-        if family.transposed and module in MATRICES and x.dim() == 2:
+        if family.transposed and name.startswith("blocks.") and x.dim() == 2:
             x = x.T
         widths = model.shape.qkv_widths if module == "qkv" else [len(x) // len(names)] * len(names)
         prefix = "" if module == "head" else family.prefix

@@ -167,6 +167,10 @@ def test_the_own_layout_generates_and_refuses_what_would_move_positions(
     assert out.loss > 0
     with pytest.raises(ValueError, match="pad on the right"):
         model(ids, attention_mask=torch.tensor([[0, 1, 1], [1, 1, 1]]))
+    padded = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    model(ids, attention_mask=padded)
+    with pytest.raises(ValueError, match="generate from one text at a time"):
+        model.generate(ids, attention_mask=padded, max_new_tokens=2)
 
 
 def about_of(folder: Path) -> dict[str, Any]:
@@ -346,6 +350,8 @@ def test_an_export_is_pushed_as_it_was_written_or_a_line_says_why_not(
     ran = shell.run(*words, "--push", "me/model")
     assert ran.out.endswith("/me/model\n"), ran
     assert hub == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert b'from_pretrained("me/model"' in hub["README.md"]
+    assert b"# hf download me/model --local-dir model\n" in hub["README.md"]
     shutil.rmtree(folder)
     ran = shell.run(*words, "--push", "other/model")
     assert ran.error.startswith("--push: other/model cannot be written (403"), ran

@@ -226,6 +226,15 @@ def test_only_validation_text_is_read_for_an_imported_model_unless_overlaps_are_
     error = here("eval", *words(Path(run_dir)), "--lengths=9999").error
     assert "corpus files has validation documents of up to" in error
     assert "or import with longer documents or with corpus.packed=true" in error
+    long = [*corpus, *sizes, "eval.lengths=[9999]", f"runtime.root={tmp_path / 'long'}"]
+    run_dir = Path(here("import", str(tmp_path / "theirs"), *long).out.strip())
+    assert here("generate", *words(run_dir), "--prompt=the", "--tokens=2").out.startswith("the")
+
+
+def test_the_window_of_a_model_itself_has_no_reference(save: Callable[..., Path]) -> None:
+    config = directory.load_config(run_of(save(their_model("mistral"))))
+    assert "window" in config.scheme.parts
+    assert config.eval.reference_variants == []
 
 
 def words(run_dir: Path, *more: str) -> list[str]:
