@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import Stopped, UserError
-from lengthgen.files import read_rows
+from lengthgen.files import read_rows, writing
 from lengthgen.runs import directory, status
+from lengthgen.runs.signals import SCHEDULER, handled
 from lengthgen.terminal import from_here
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ class Tracker:
         self._suffix = f"-{secrets.token_hex(2)}" if again else ""
         self._warnings: list[str] = []
         self._run: wandb.Run | None = None
+        self._refusal = ""  # why it is offline, though that was not asked for
 
     def __enter__(self) -> Self:
         rows = read_rows(self._run_dir / "train.jsonl", run=self._config.run_id)
@@ -117,7 +120,10 @@ class Tracker:
     def __exit__(self, kind: object, *_: object) -> None:
         import wandb
 
-        with self._attempt():
+        # When a run fails, so do its other processes, of which torchrun sends this one a signal.
+        failed = isinstance(kind, type) and issubclass(kind, UserError)
+        ignored = handled(SCHEDULER if failed else (), signal.SIG_IGN)
+        with self._attempt(), ignored:
             if self._run is not None:
                 by_signal = (Stopped, KeyboardInterrupt)  # not failed: it goes on
                 if isinstance(kind, type) and issubclass(kind, by_signal):
@@ -134,8 +140,8 @@ class Tracker:
 
     @property
     def is_open(self) -> bool:
-        """Whether W&B, or its folder for later, takes what is shown."""
-        return self._run is not None
+        """Whether W&B takes what is shown, or its folder for later where that was asked for."""
+        return self._run is not None and not self._refusal
 
     @contextmanager
     def _attempt(self) -> Generator[None]:
@@ -154,7 +160,7 @@ class Tracker:
 
         for name in [n for n, text in os.environ.items() if n.startswith("WANDB_") and not text]:
             del os.environ[name]  # W&B would refuse some of them
-        mode, refusal = self._mode(None), ""  # for auto WANDB_MODE, or that of the folder
+        mode = self._mode(None)  # for auto WANDB_MODE, or that of the folder
         if mode == "disabled" or os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1"):
             self._say("W&B: disabled, by WANDB_MODE, WANDB_DISABLED or `wandb disabled`")
             return None
@@ -166,10 +172,13 @@ class Tracker:
                 self._say(f"W&B: {run.url}")
                 return run
             except Exception as error:
-                refusal = f"{_shortened(str(error))}; "
+                self._refusal = f"{_shortened(str(error))}; "
                 wandb.teardown()
         run = self._init("offline")
-        self._say(f"W&B: {refusal}offline, to upload: wandb sync {run.settings.sync_dir}")
+        upload = f"wandb sync {run.settings.sync_dir}"
+        if self._refusal:
+            upload = f"lengthgen track push {from_here(self._run_dir)}"
+        self._say(f"W&B: {self._refusal}offline, to upload: {upload}")
         return run
 
     def _mode(self, mode: Any) -> str:
@@ -283,18 +292,21 @@ class TensorBoard:
             raise UserError(f"runtime.tensorboard=true {needs}") from None
         folder = self._run_dir / "tensorboard"
         shutil.rmtree(folder, ignore_errors=True)
-        self._writer: Any = SummaryWriter(folder)
+        with writing(folder):
+            self._writer: Any = SummaryWriter(folder)
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self.row(row)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.close()
+        with writing(self._run_dir / "tensorboard"):
+            self._writer.close()
 
     def row(self, row: Row) -> None:
         """Shows a row of train.jsonl."""
-        for key, value in _numbers(row).items():
-            self._writer.add_scalar(key, value, row["train/step"])
+        with writing(self._run_dir / "tensorboard"):
+            for key, value in _numbers(row).items():
+                self._writer.add_scalar(key, value, row["train/step"])
 
     def results(self) -> None:
         """Shows what is evaluated, with the length in place of the step."""

@@ -52,7 +52,8 @@ for word in "$@"; do
     runtime.device=*) device=${word#*=} ;;
   esac
 done
-[ "$device" != cuda ] || words+=(--jobs "${JOBS:-3}")
+count='import torch; print(3 * max(1, torch.cuda.device_count()))'
+[ "$device" != cuda ] || words+=(--jobs "${JOBS:-$("$python" -c "$count")}")
 stopping=()
 [ -z "$limit" ] || stopping=(timeout --foreground --signal=TERM "$((limit > SECONDS ? limit - SECONDS : 1))")
 

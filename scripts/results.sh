@@ -89,7 +89,11 @@ copied() {
   shift
   mkdir -p "$root"
   for run in "$@"; do
-    is_dry_run || [[ ! -d $run || -d $root/${run##*/} ]] || cp -r "$run" "$root"
+    is_dry_run || [[ ! -d $run || -d $root/${run##*/} ]] || {
+      rm -rf "$root/.copy"
+      cp -r "$run" "$root/.copy"
+      mv "$root/.copy" "$root/${run##*/}"
+    }
   done
 }
 

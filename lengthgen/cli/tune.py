@@ -34,7 +34,7 @@ def tune(
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
-    if any(point.state not in ("done", "diverged") for point in states.values()):
+    if dry_run or any(point.state not in ("done", "diverged") for point in states.values()):
         more = print_states(points, states, submitted=slurm is not None)
         sys.exit(more and not dry_run)
     written = tuning.write(points, out, say=warn_once)

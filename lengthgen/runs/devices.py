@@ -3,6 +3,8 @@
 import ctypes
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -61,8 +63,12 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use, within what taskset leaves."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns how many cores this process may use, within what taskset and containers leave."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no cgroup, or one without a limit
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text().split())
+        n = min(n, max(1, quota // period))
+    return n
 
 
 def compiles(runtime: Runtime, device: torch.device) -> bool:

@@ -22,7 +22,7 @@ from lengthgen.errors import Refused, UserError, first_line
 from lengthgen.runs import signals
 
 T = TypeVar("T")
-TIMEOUT = timedelta(minutes=10)  # a process that waits longer for another one gives up
+TIMEOUT = timedelta(hours=1)  # a process that waits longer for another one gives up
 UPLOAD = timedelta(days=1)  # the others wait while the main one shows results in W&B
 CONTINUES = "rerun to resume from the last checkpoint"
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h

@@ -65,7 +65,7 @@ def points(
     """
     grid = compose.expand(overrides, config_dir=config_dir)
     differs = [len(set(values)) > 1 for values in zip(*grid, strict=True)]
-    runs: dict[Path, Point] = {}
+    runs: dict[str, Point] = {}
     for chosen in grid:
         swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
         try:
@@ -77,7 +77,7 @@ def points(
         words = train_arguments(chosen, config_dir=config_dir, plugins=plugins)
         varied = dict(word.split("=", 1) for word in swept)
         point = Point(arguments=words, varied=varied, config=config)
-        other = runs.setdefault(point.run_dir, point)
+        other = runs.setdefault(point.run_id, point)
         if other is not point:
             raise UserError(
                 f"{other.title} and {point.title} are one run, {point.run_id}: give each value "

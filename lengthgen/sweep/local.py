@@ -101,8 +101,13 @@ def run(
                 point = waiting.pop(0)
                 state = state_of(point)  # by now: another sweep may have run it
                 if state.is_pending:
-                    at_work.append(_start(point, free.pop(0), gpus=gpus))
-                    state = PointState("running")
+                    try:
+                        at_work.append(_start(point, free[0], gpus=gpus))
+                        del free[0]
+                        state = PointState("running")
+                    except OSError as error:
+                        why = f"{error.filename}: {error.strerror}; free disk space"
+                        state = PointState("failed", why)
                 change(point, state)
             for child in [child for child in at_work if child.process.poll() is not None]:
                 at_work.remove(child)
@@ -159,14 +164,15 @@ def _end_of(child: Child) -> PointState:
 def seconds_left(points: Sequence[Point], slot: Slot, *, say: Say) -> float:
     """Returns about how long the steps that points lack take one after the other.
 
-    A step of each model, scheme, length and batch is measured. Of more than MOST_MEASURED of these,
-    the others are taken to be as fast as the mean.
+    A step of each model, scheme, corpus, length and the like is measured. Of more than
+    MOST_MEASURED of these, the others are taken to be as fast as the mean.
     """
     kinds: dict[str, tuple[Point, list[int]]] = {}
     for point in points:
         train, done = point.config.train, status.checkpoint_folders(point.run_dir)[-1:]
         if left := train.steps - sum(map(status.step_of, done)):
-            kind = f"{point.config.model} {point.config.scheme} {train.length} {train.batch_tokens}"
+            kind = f"{point.config.model} {point.config.scheme} {point.config.corpus} "
+            kind += f"{train.length} {train.batch_tokens} {train.precision} {train.optimizer}"
             kinds.setdefault(kind, (point, []))[1].append(left)
     measured, total, others = list[float](), 0.0, [*kinds.values()][MOST_MEASURED:]
     for point, left in [*kinds.values()][:MOST_MEASURED]:

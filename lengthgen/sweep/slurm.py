@@ -132,7 +132,7 @@ def submit(
     executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)
     most = _largest_array()
     arrays = [points[i : i + most] for i in range(0, len(points), most)]
-    parallel = max(1, (options.parallel or len(points)) // len(arrays))
+    parallel = max(1, options.parallel // len(arrays)) if options.parallel else most
     # wckey: submitit's own is refused where Slurm has a list of them.
     executor.update_parameters(**options.sbatch, array_parallelism=parallel, wckey=None)
     for array in arrays:

@@ -125,6 +125,7 @@ def _about(points: Sequence[Point]) -> dict[str, Any]:
         "fingerprint": begun.get("fingerprint", "")[:12],
         **config.train.model_dump(include={"length", "tokens", "batch_tokens"}),
         "recipe": config.model_copy(update={"train": unrated}).recipe,
+        "eval": config.eval.model_dump(include={"targets", "endpoints", "precision"}),
         "seeds": [*dict.fromkeys(point.config.seed for point in points)],
     }
 
@@ -150,7 +151,9 @@ def _choice(points: Sequence[Point], before: Sequence[Mapping[str, Any]]) -> dic
 
 def loss_at_t(point: Point) -> float:
     """Returns the loss at T in nats per token, infinite if the point diverged."""
-    asked = (None, point.config.train.length, point.config.eval.protocols[0])
-    rows = stored(point.run_dir, run=point.run_id)
-    at_t = loss([r for r in rows if (r["variant"], r["length"], r["protocol"]) == asked])
+    wanted = point.config.eval
+    keys = ("variant", "length", "protocol", "precision")
+    asked = (None, point.config.train.length, wanted.protocols[0], wanted.precision)
+    rows = [r for r in stored(point.run_dir, run=point.run_id) if tuple(map(r.get, keys)) == asked]
+    at_t = loss([row for row in rows if row["targets"] in (None, wanted.targets)])
     return math.inf if at_t is None else at_t

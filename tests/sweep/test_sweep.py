@@ -241,3 +241,9 @@ def test_the_quickstart_reads_the_runs_of_a_sweep_from_its_table(shell: Shell) -
         command = ["awk", "-F", "\\t", program]
         runs = subprocess.run(command, input=table, capture_output=True, text=True).stdout.split()
         assert runs == [f"runs/{point.run_id}" for point in every]
+
+
+def test_one_run_under_two_roots_is_one_run() -> None:
+    words = [word for word in SMALL if not word.startswith("runtime.root")]
+    said = refusal(points, [*words, "runtime.root=a,b"], config_dir=None, plugins=[])
+    assert said.startswith("runtime.root=a and runtime.root=b are one run, ")

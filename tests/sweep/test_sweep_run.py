@@ -62,6 +62,17 @@ def files(folder: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
+def test_a_point_whose_folder_cannot_be_written_stops_no_other() -> None:
+    first, second = points(smaller("seed=1,2"), config_dir=None, plugins=[])
+    (first.run_dir / "console.txt").mkdir(parents=True)
+    ran = sweep("seed=1,2", "--jobs", "1")
+    assert (ran.code, column(ran, "state")) == (1, ["failed", "done"])
+    assert (
+        column(ran, "reason")[0] == f"{first.run_dir}/console.txt: Is a directory; free disk space"
+    )
+    assert (second.run_dir / "DONE").exists()
+
+
 @pytest.mark.slow
 def test_a_point_that_fails_stops_no_other_and_is_repeated_alone(tmp_path: Path) -> None:
     (tmp_path / "hasty.py").write_text(PART)

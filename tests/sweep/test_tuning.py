@@ -1,6 +1,7 @@
 """Tuning: the split that it is measured on, the rate that it chooses, and who takes that."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,7 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
             status.write(point.run_dir, Status("diverged"), run=point.run_id)
             continue
         about: dict[str, Any] = {"run": c.run_id, "seed": c.seed, "train_length": T, **of_rows}
+        about |= c.eval.model_dump(include={"targets", "precision"})
         rows = [
             eval_row(c.scheme.name, nats, length=length, document=name, **about)
             for length, nats in ((T, loss), (2 * T, 9 - loss))
@@ -138,6 +140,7 @@ def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
         (["train.lr=1e-3,5e-4"], {"fingerprint": "0" * 64}, [1e-3, 5e-4], 1e-3),
         (["train.lr=1e-3,5e-4", "seed=2"], {}, [1e-3, 5e-4], 1e-3),
         (["train.lr=1e-3,5e-4", "train.weight_decay=0.2"], {}, [1e-3, 5e-4], 1e-3),
+        (["train.lr=1e-3,5e-4", "eval.targets=3"], {}, [1e-3, 5e-4], 1e-3),
     ],
 )
 def test_a_grid_is_extended_by_a_second_one_of_the_same_training(
@@ -158,6 +161,15 @@ def test_a_grid_is_extended_by_a_second_one_of_the_same_training(
         f"scheme=rope: {tmp_path}/tuned.yaml had rates of another training; they are replaced\n"
     )
     assert said == ("" if 1e-2 in grid else replaced)
+
+
+def test_the_loss_at_t_is_of_the_targets_that_are_asked_for(tmp_path: Path) -> None:
+    losses: Losses = {("rope", lr, None, 1): 3.0 for lr in (1e-2, 4e-3)}
+    chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
+    [few, _] = grid(tmp_path, "scheme=rope", "train.lr=1e-2,4e-3", "eval.targets=3")
+    assert tuning.loss_at_t(few) == math.inf  # nothing is measured
+    [same, _] = grid(tmp_path, "scheme=rope", "train.lr=1e-2,4e-3")
+    assert tuning.loss_at_t(same) == 3.0
 
 
 def test_one_rate_replaces_no_grid_of_another_training(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from commands import Shell, begin, here, one_run
 from repository import PYTHONPATH, ROOT
 from small import SMALL
@@ -20,8 +21,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
 from lengthgen import tracking
+from lengthgen.errors import Stopped, UserError
 from lengthgen.files import read_rows
 from lengthgen.runs import directory
+from lengthgen.tracking import Tracker
 
 pytestmark = pytest.mark.slow
 
@@ -51,15 +54,15 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Generator[WandbBackend]:
         yield started
 
 
-def push(root: Path, *words: str) -> list[str]:
+def push(root: Path, *words: str, code: int = 0) -> list[str]:
     """Sends the only run of a root, and returns what is said of W&B."""
-    return said("track", "push", f"runtime.root={root}", *words)
+    return said("track", "push", f"runtime.root={root}", *words, code=code)
 
 
-def said(*words: str) -> list[str]:
+def said(*words: str, code: int = 0) -> list[str]:
     """Returns what a command says of W&B."""
     ran = here(*words)
-    assert ran.code == 0, ran
+    assert ran.code == code, ran
     return [line for line in (ran.err + ran.out).splitlines() if line.startswith("W&B: ")]
 
 
@@ -240,25 +243,25 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
 ) -> None:
     for name, value in changed.items():
         monkeypatch.setenv(name, value)
-    (line,) = push(trained, *words)
+    (line,) = push(trained, *words, code=2 * ("no API key" in fragment))
     assert line.startswith(fragment)
     assert list(one_run(trained).glob("wandb/offline-run-*/*.wandb"))
 
 
 @pytest.mark.parametrize(
-    ("faults", "remedy"),
+    ("faults", "remedy", "code"),
     [
-        ({"status": 500}, "wandb sync /"),
-        ({"stream_status": 500}, "lengthgen track push runs/rope-"),
+        ({"status": 500}, "offline, to upload: lengthgen track push runs/rope-", 2),
+        ({"stream_status": 500}, "lengthgen track push runs/rope-", 0),
     ],
 )
 def test_a_backend_that_fails_ends_no_run(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int], remedy: str
+    trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int], remedy: str, code: int
 ) -> None:
     monkeypatch.setattr(tracking, "SECONDS", 4.0)
     with WandbBackend(**faults) as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
-        assert remedy in push(trained)[-1]
+        assert remedy in push(trained, code=code)[-1]
 
 
 @pytest.mark.parametrize(
@@ -277,6 +280,28 @@ def test_a_push_that_w_and_b_takes_nothing_of_fails(
     assert (ran.code, ran.out.startswith(reason)) == (2, True), ran
     assert "track push: rope-" in ran.err
     assert not list(one_run(trained).glob("wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.parametrize(("error", "heard"), [(UserError, False), (Stopped, True)])
+def test_the_end_of_other_processes_does_not_cut_short_what_a_failed_run_sends(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], heard: bool
+) -> None:
+    seen: list[bool] = []
+    run_dir = one_run(trained)
+    config = directory.load_config(run_dir)
+    offline = config.runtime.model_copy(update={"wandb": "offline"})
+    config = config.model_copy(update={"runtime": offline})
+    finish = wandb.Run.finish
+
+    def finished(run: wandb.Run, **how: Any) -> None:
+        seen.append(signal.getsignal(signal.SIGTERM) != signal.SIG_IGN)
+        finish(run, **how)
+
+    monkeypatch.setattr(wandb.Run, "finish", finished)
+    ended = error("why") if error is UserError else Stopped("why", exit_code=1)
+    with pytest.raises(error), Tracker(config, run_dir, say=print):
+        raise ended
+    assert seen == [heard]
 
 
 def test_what_cannot_be_pushed_is_one_line(shell: Shell, trained: Path) -> None:
