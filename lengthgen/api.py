@@ -131,7 +131,7 @@ def load(
     model.logits(model(tokens)) of tokens [B, T] are logits [B, T, vocabulary].
 
     Args:
-        run: A run directory, or the id of a run in the folder runs.
+        run: A run directory, or the id of a run in runtime.root.
         variant: A training-free variant of the scheme, such as "ntk".
         plugins: The python files that the run was trained with.
 

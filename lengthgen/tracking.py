@@ -310,10 +310,12 @@ class TensorBoard:
 
     def results(self) -> None:
         """Shows what is evaluated, with the length in place of the step."""
-        for length, point in _evaluated(self._run_dir, say=len)[-1].items():
-            for key, value in point.items():
-                if not isinstance(value, str):
-                    self._writer.add_scalar(f"eval/{key}", value, length)
+        points = _evaluated(self._run_dir, say=len)[-1]
+        with writing(self._run_dir / "tensorboard"):
+            for length, point in points.items():
+                for key, value in point.items():
+                    if not isinstance(value, str):
+                        self._writer.add_scalar(f"eval/{key}", value, length)
 
 
 def write_report(run_dirs: Sequence[Path], config: Config) -> str:

@@ -162,7 +162,7 @@ def root_of(changes: Mapping[str, Any]) -> Path:
         from omegaconf.errors import OmegaConfBaseException
 
         try:
-            root = OmegaConf.create([root])[0]
+            root = OmegaConf.create({"root": root})["root"]
         except OmegaConfBaseException as error:
             raise UserError(f"runtime.root={root}: {first_line(error)}; give a folder") from None
     if not root:
@@ -196,13 +196,16 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         _refuse_unknown_choice(override, folders, config_dir)
     plain = _composed([str(override.input_line) for override in every], config_dir)
     if "task" in plain:
-        plain["corpus"]["task"] = plain.pop("task")
+        task = plain.pop("task")
         for override in parsed:
             group, word = override.key_or_group, str(override.input_line)
             chosen = group in ("corpus", "experiment")
             if chosen and "corpus" in _replaced_by([word], config_dir=config_dir):
-                name = plain["corpus"]["task"]["name"]
+                name = task.get("name")
                 raise UserError(f"{word}: task={name} makes its own text; drop one of them")
+        if plain["corpus"].get("source") != "task":
+            raise UserError("task: its keys need a task; choose one with task=NAME")
+        plain["corpus"]["task"] = task
     return plain
 
 
@@ -336,6 +339,8 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
         if isinstance(several, Glob):
             words = several.filter([x for x in known.values() if isinstance(x, str)])
+            if not words:
+                raise UserError(f"{condition}: matches no run here; there are {_listed(known)}")
         else:
             words = [values([word])[key] for word in _axis(override, None)]
         chosen = [x if isinstance(x, bool) or x in known.values() else number(x) for x in words]
@@ -391,8 +396,12 @@ def settings_of(group: str, file: Path, *below: Path) -> dict[str, Any]:
     return settings | flatten(plain if _is_global(file) else {group: plain})
 
 
+def _listed(known: Mapping[str, Any]) -> str:
+    return shortened(", ".join(sorted({*map(_as_override, known.values())})))
+
+
 def _is_global(file: Path) -> bool:
-    return file.read_bytes().startswith(GLOBAL.encode())
+    return re.match(rb"\s*#\s*@package\s+_global_", file.read_bytes()) is not None
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

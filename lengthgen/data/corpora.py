@@ -101,6 +101,7 @@ def load(
     with one_line_errors(folder):
         try:
             meta = json.loads((folder / "meta.json").read_text())
+            (folder / "tokenizer.json").open("rb").close()  # which is not damaged if unreadable
             tokenizer = read_tokenizer(folder / "tokenizer.json")
             n_bytes = token_bytes(tokenizer)
             if token_cache.fingerprint(folder, tokenizer) != meta["fingerprint"]:
@@ -129,7 +130,7 @@ def _ensured(corpus: schema.Corpus, cache_dir: Path, say: Say, *, with_training:
     source = sources.source_of(corpus)
     tokenizer = given_tokenizer(corpus, source)
     with errors_of(type(source), where="corpus.source"):
-        data = json.dumps(source.data_key())
+        data = json.loads(json.dumps(source.data_key()))
     decides = {
         "format": FORMAT if with_training else f"{FORMAT}, validation alone",
         "corpus": corpus.model_dump(mode="json", exclude={"name", "bos"}),

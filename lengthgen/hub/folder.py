@@ -98,7 +98,9 @@ def _write_weights(weights: Weights, path: Path) -> None:
     try:
         save_file(weights, path, metadata={"format": "pt"})
     except SafetensorError as error:  # a full disk too
-        raise UserError(f"{path}: cannot be written ({first_line(error)}); free space") from error
+        raise UserError(
+            f"{path}: cannot be written ({first_line(error)}); free disk space"
+        ) from error
     shutil.copymode(mode, path)  # 0600 in spite of the umask
     mode.unlink()
 

@@ -147,6 +147,7 @@ def _experiment(config: Config) -> bytes:
     chosen["corpus"] = {key: plain["corpus"][key] for key in ("tokenizer", "bos")}
     chosen["train"] = {key: plain["train"][key] for key in ("length", "batch_tokens", "lr")}
     chosen["train"]["init_from"] = config.run_id
+    chosen["eval"] = {"reference_variants": plain["eval"]["reference_variants"]}
     defaults = {"defaults": [{"override /scheme": EMPTY}, "_self_"]}
     text = yaml.safe_dump(defaults | chosen, sort_keys=False)
     return f"# @package _global_\n# Trains {config.model.name} further.\n{text}".encode()

@@ -47,11 +47,9 @@ class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutput:
         """Returns logits [B, T, V], and with labels their mean loss. Padding goes to the right."""
-        if attention_mask is not None and bool((attention_mask.diff(dim=1) > 0).any()):
-            raise ValueError(
-                "padding before a token would move its position; pad on the right, and generate "
-                "from one text at a time"
-            )
+        mask = attention_mask
+        if mask is not None and bool((mask[:, 1:] > mask[:, :-1]).any()):
+            raise ValueError("padding before a token would move its position; pad on the right")
         generator = torch.Generator()  # of parts that sample positions, on the CPU for any device
         logits = self.model.logits(self.model(input_ids, generator=generator))
         loss = None
@@ -61,4 +59,7 @@ class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Returns all tokens so far: nothing is cached."""
-        return {"input_ids": input_ids, "attention_mask": kwargs.get("attention_mask")}
+        mask = kwargs.get("attention_mask")
+        if mask is not None and not bool(mask.all()):
+            raise ValueError("new tokens would stand behind padding; generate from one text a call")
+        return {"input_ids": input_ids, "attention_mask": mask}

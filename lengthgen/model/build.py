@@ -105,15 +105,9 @@ def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
             "scheme.variants: a variant can neither add nor drop recurrence or a state carried "
             "from layer to layer; train a scheme with these parts instead"
         )
-    trained, scheme = (
-        model.scheme.state_dict(),
-        build_scheme(config, parts, where="scheme.variants"),
-    )
-    same = [f"parts.{name}." for name in parts if parts[name] == config.scheme.parts.get(name)]
-    learned = {name for name, _ in scheme.named_parameters()}
-    kept = {
-        name: trained[name] if name in learned or any(part in name for part in same) else drawn
-        for name, drawn in scheme.state_dict().items()
-    }
-    scheme.load_state_dict(kept)
+    scheme = build_scheme(config, parts, where="scheme.variants")
+    new = [f"parts.{name}." for name in parts if parts[name] != config.scheme.parts.get(name)]
+    drawn = {name for name, _ in scheme.named_buffers() if any(part in name for part in new)}
+    trained, own = model.scheme.state_dict(), scheme.state_dict()
+    scheme.load_state_dict({name: (own if name in drawn else trained)[name] for name in own})
     return scheme.to(model.embedding.weight.device).train(model.training)

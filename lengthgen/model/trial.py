@@ -39,7 +39,8 @@ def try_out(model: Transformer, config: Config) -> None:
         with plugin_errors(remedy=""):
             loss, norm = _values(config, model)
             for part, name in own.items():
-                if any(parameter.grad is None for parameter in part.parameters()):
+                unused = any(p.requires_grad and p.grad is None for p in part.parameters())
+                if unused and config.scheme.layers is None:
                     raise UserError(
                         f"scheme.parts.{name}: the loss does not depend on one of its parameters; "
                         "drop it, or use it in a hook: scores() returns c.biased(...), and "

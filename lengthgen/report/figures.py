@@ -9,7 +9,6 @@ None of them needs a legend: lines are named at their ends.
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -68,9 +67,7 @@ def curve(
     return _over_length(rows, scale, title, unit="perplexity", width=width, colours=colours)
 
 
-def cropped(
-    findings: pd.DataFrame, bases: Mapping[str, str] = MappingProxyType({})
-) -> pd.DataFrame:
+def cropped(findings: pd.DataFrame, bases: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Returns the losses of each series if it reads the last T tokens only, as references.
 
     Under the matched tail that is the loss at T, on the same targets, at every length beyond T. Of
@@ -79,9 +76,8 @@ def cropped(
     losses = findings[(findings["quantity"] == "loss") & ~findings["reference"]]
     at_T = losses[losses["length"] == losses["train_length"]].set_index("series")["value"]
     crops = losses[losses["length"] >= losses["train_length"]]
-    crops = crops.assign(value=crops["series"].replace(dict(bases)).map(at_T)).dropna(
-        subset="value"
-    )
+    base = crops["series"].replace(dict(bases or {}))
+    crops = crops.assign(value=base.map(at_T), **NO_BAND).dropna(subset="value")
     return crops.assign(series=crops["series"] + f", {LAST_T}", variant=LAST_T, reference=True)
 
 

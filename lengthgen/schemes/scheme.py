@@ -50,10 +50,11 @@ class Scheme(nn.Module):
             for active in (everywhere.union(cycle[i % len(cycle)]) for i in range(n_layers))
         ]
         acting = {part for layer in self.layers for part in (*layer.parts, *layer.visible)}
-        if idle := [name for name, part in parts.items() if part not in acting]:
+        once = {part for part in self.all if part.overrides("positions") or part.overrides("embed")}
+        if idle := [name for name, part in parts.items() if part not in acting | once]:
             raise UserError(
-                f"{where}: {idle[0]} acts in no layer; name it in scheme.layers beside what it "
-                "acts on"
+                f"{where}: {idle[0]} acts in none of {n_layers} layers; name it in one of these in "
+                "scheme.layers, beside what it acts on"
             )
         self.clamp_parameters()
 

@@ -106,7 +106,8 @@ def run(
                         del free[0]
                         state = PointState("running")
                     except OSError as error:
-                        why = f"{error.filename}: {error.strerror}; free disk space"
+                        where = error.filename or "a process"
+                        why = f"{where}: cannot be begun ({error.strerror})"
                         state = PointState("failed", why)
                 change(point, state)
             for child in [child for child in at_work if child.process.poll() is not None]:

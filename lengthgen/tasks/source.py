@@ -44,7 +44,9 @@ class TaskSource(Source):
     def data_key(self) -> str:
         """Returns the hash of the code and the data that the examples are made from."""
         modules = (base, scratchpad)
-        texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), self.rule.data_key()]
+        with errors_of(type(self.rule), where="task.kind"):
+            own = self.rule.data_key()
+        texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), own]
         return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
     def read(self, *, held_out: bool) -> Iterator[Document]:

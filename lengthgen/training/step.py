@@ -107,7 +107,7 @@ class Loss(nn.Module):
 
 
 def compiles(state: State) -> bool:
-    """True if steps are compiled: as devices.compiles, where the model is a plain decoder."""
+    """True if steps are compiled: as devices.compiles, of decoders without memory."""
     is_plain = state.model.arch == "decoder" and not state.model.continues_rows
     return is_plain and devices.compiles(state.config.runtime, state.device)
 

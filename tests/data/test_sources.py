@@ -76,6 +76,8 @@ def test_names_and_split_do_not_depend_on_how_or_where_files_are_named(tmp_path:
     assert read_all(files(folder / "*.txt")) == first
     assert read_all(files([*sorted(folder.iterdir()), folder])) == first
     assert read_all(files(write(tmp_path / "other" / "place", contents) / "x")) == first
+    titles = {"The Last Train Home.txt": "A", "The Test of Time.txt": "B", "train.py": "C"}
+    assert sum(map(len, read_all(files(write(tmp_path / "titles", titles))))) == 3
 
 
 @pytest.mark.parametrize(

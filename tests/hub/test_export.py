@@ -168,9 +168,10 @@ def test_the_own_layout_generates_and_refuses_what_would_move_positions(
     with pytest.raises(ValueError, match="pad on the right"):
         model(ids, attention_mask=torch.tensor([[0, 1, 1], [1, 1, 1]]))
     padded = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    model(ids, attention_mask=padded)
-    with pytest.raises(ValueError, match="generate from one text at a time"):
-        model.generate(ids, attention_mask=padded, max_new_tokens=2)
+    for kind in (torch.int64, torch.bool, torch.uint8):
+        model(ids, attention_mask=padded.to(kind))
+    with pytest.raises(ValueError, match="generate from one text a call"):
+        model.generate(ids, attention_mask=padded, max_new_tokens=1)
 
 
 def about_of(folder: Path) -> dict[str, Any]:

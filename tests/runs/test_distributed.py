@@ -182,7 +182,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
          "rank 1: scheme.parts.faulty: ZeroDivisionError: a bug ("),
     ],
 )  # fmt: skip
-def test_the_end_of_torchrun_or_of_one_process_ends_all_within_seconds_and_says_why(
+def test_the_end_of_torchrun_or_of_one_process_ends_all_and_says_why(
     tmp_path: Path, how: str, code: int, said: str, state: str, reason: str
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)

@@ -68,7 +68,7 @@ def test_a_point_whose_folder_cannot_be_written_stops_no_other() -> None:
     ran = sweep("seed=1,2", "--jobs", "1")
     assert (ran.code, column(ran, "state")) == (1, ["failed", "done"])
     assert (
-        column(ran, "reason")[0] == f"{first.run_dir}/console.txt: Is a directory; free disk space"
+        column(ran, "reason")[0] == f"{first.run_dir}/console.txt: cannot be begun (Is a directory)"
     )
     assert (second.run_dir / "DONE").exists()
 

@@ -21,7 +21,7 @@ from lengthgen.files import utf8
 
 # Splits as words in the names of files and folders, such as data-train-0.txt and Validation
 SPLIT = re.compile(
-    r"(?<![a-z])(train|val|dev|test|eval|held)(ing|id|idation)?(?![a-z])", re.IGNORECASE
+    r"(?<![a-z ])(train|val|dev|test|eval|held)(ing|id|idation)?(?![a-z ])", re.IGNORECASE
 )
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
 DATA = {  # that holds text and is not read
@@ -156,13 +156,14 @@ def _refuse_other_splits(given: str) -> None:
     names = {
         first for first, *below in parts if below or kind_of(Path(first)) not in (".py", ".md")
     }
-    words = sorted({word[0] for name in names for word in SPLIT.finditer(name)}, key=_is_validation)
+    found = [[word[0] for word in SPLIT.finditer(name)] for name in names]
+    words = sorted({own[0] for own in found if len(own) == 1}, key=_is_validation)
     train, held = ([w for w in words if w.lower().startswith("train") == t] for t in (True, False))
     if train and held:
         globs = (f"{top}/*{word[0]}*" for word in (train, held))
         raise UserError(
             f"corpus.path: {given} has {shortened(', '.join(train + held))}, which would be mixed; "
-            "give 'corpus.path={}' 'corpus.validation_path={}'".format(*globs)
+            "give 'corpus.path={}' 'corpus.validation_path={}', or a list of files".format(*globs)
         )
 
 
@@ -188,8 +189,9 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
         paths = [Path(os.path.abspath(f)) for f in there]
-        paths = [f for f in paths if f.name not in STATE and not f.match("cache-*.arrow")]
-        readable = [f for f in paths if kind_of(f) in (*TEXT, *ROWS)]
+        readable = [f for f in paths if kind_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
+        if not os.path.isfile(path):  # in a folder
+            readable = [f for f in readable if not f.match("cache-*.arrow")]  # of `datasets`
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
         files.update(readable)
