@@ -107,10 +107,8 @@ def test_an_answer_is_wrong_where_it_first_differs(
     evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, **about)
     for length in config.eval.lengths:
         spans = ANSWERS.windows(length, planned)
-        scored = {
-            s: np.array([[nats, predicted(s.document, n)] for n in range(s.end - s.scored, s.end)])
-            for s in spans
-        }
+        at = {s: range(s.end - s.scored, s.end) for s in spans}
+        scored = {s: np.array([[nats, predicted(s.document, n)] for n in at[s]]) for s in spans}
         (row,) = ANSWERS.rows(spans, scored, evaluation)
         assert row["first_wrong"] == [first_wrong(length)] * len(spans)
         assert row["token_hits"] == hits(length) * len(spans)
