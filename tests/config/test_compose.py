@@ -27,9 +27,8 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
     small = compose.load("model", "small")
     assert section("model", *words) == section("model") | small
     assert section("train", *words) == section("train") | {"lr": 1e-4}
-    assert section("scheme", *words)["parts"] == {
-        "rope": compose.load("scheme", "rope")["parts"]["rope"] | {"base": 500000}
-    }
+    rope = compose.load("scheme", "rope")["parts"]["rope"] | {"base": 500000}
+    assert section("scheme", *words)["parts"] == {"rope": rope}
     assert section("eval", "seed=7", *words)["seed"] == 7
     path = section("corpus", "corpus=files", "corpus.path='/a, b (c)/*.txt'")["path"]
     assert path == "/a, b (c)/*.txt"
@@ -37,9 +36,7 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
 
 def test_a_folder_of_the_users_own_adds_choices_and_experiments(tmp_path: Path) -> None:
     mine = "# Mine.\nname: mine\nparts: {}\n"
-    text = (
-        "# @package _global_\n# Why.\ndefaults:\n  - override /scheme: alibi\n  - _self_\nseed: 5\n"
-    )
+    text = "# @package _global_\n# Why.\ndefaults: [override /scheme: alibi, _self_]\nseed: 5\n"
     files = {"scheme/mine.yaml": mine, "experiment/paper.yaml": text}
     folder = write(tmp_path / "it's, mine", files)
     assert section("scheme", "scheme=mine", config_dir=folder)["name"] == "mine"
@@ -99,12 +96,7 @@ def test_the_points_of_a_sweep_hold_its_values_in_their_order(typed: list[str]) 
     assert points == [compose.values([f"x={value}", "y=1"]) for value in typed]
 
 
-def test_ranges_and_globs_are_points() -> None:
-    assert compose.expand(["seed=range(1,4)"], config_dir=None) == [
-        ["seed=1"],
-        ["seed=2"],
-        ["seed=3"],
-    ]
+def test_globs_are_points() -> None:
     shipped = compose.choices("scheme", config_dir=None)
     globbed = compose.expand(["scheme=glob(*rope*,exclude=p_*)"], config_dir=None)
     assert globbed == [[f"scheme={s}"] for s in shipped if "rope" in s and not s.startswith("p_")]

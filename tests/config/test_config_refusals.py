@@ -13,7 +13,6 @@ import small
 from small_corpora import write
 
 from lengthgen.config import compose, schema
-from lengthgen.config.schema import from_overrides
 from lengthgen.config.sections import flatten
 from lengthgen.errors import UserError
 
@@ -30,13 +29,10 @@ COMMAND_LINE = {
     "corpus.path=x": "corpus.path: the chosen corpus has no such key, but corpus=files has",
     "scheme.parts.pi.factor=2": "with a plus it adds one: +scheme.parts.pi.factor=VALUE",
     "scheme=rope scheme.parts={rope:{},pi:{factor:2}}": "it adds one: +scheme.parts.NAME={}",
-    "scheme.partss.pi.factor=2": "scheme.partss.pi.factor: unknown key",
     "scheme=rope scheme.parts.rope.bas=1": "did you mean scheme.parts.rope.base?",
     "corpus=files": "corpus.path: a value is required; give corpus.path=VALUE",
-    "corpus=files corpus.pth=x": "did you mean corpus.path?",
     "corpus=wikitxt103": "no such corpus; did you mean wikitext103?",
     "corpus=Fineweb-Edu": "no such corpus; did you mean fineweb_edu?",
-    "corpus=hub": "corpus.repo: a value is required",
     "+seed=2": "Could not append to config. An item is already at 'seed'. Either remove + pre",
     "~nothing": "Could not delete from config. 'nothing' does not exist",
     "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
@@ -81,7 +77,7 @@ COMMAND_LINE = {
 
 
 def refusal(*overrides: str, config_dir: Path | None = None) -> str:
-    line = small.refusal(from_overrides, overrides, config_dir=config_dir, plugins=[])
+    line = small.refusal(small.config_of, *overrides, config_dir=config_dir)
     assert len(line) < 2000
     return line
 
@@ -97,9 +93,7 @@ def test_only_mistakes_are_counted() -> None:
     assert refusal("train.lr=abc", "seed=x", "eval.lengths=[T,2T]").endswith(" (and 1 more)")
 
 
-@pytest.mark.parametrize(
-    "value", ["/d/o'brien", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9,1", "it's $5"]
-)
+@pytest.mark.parametrize("value", ["o'b", "a(b", "~/x", "a;b", "a'b\"c", "caf\xe9,1", "it's $5"])
 def test_what_is_offered_for_odd_text_gives_that_text(value: str) -> None:
     offered = refusal(f"corpus.path={value}").partition("; give ")[2]
     (word,) = shlex.split(offered)

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from small import FRESH, config_of
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_overrides
+from lengthgen.config.schema import Config
 from lengthgen.pipeline import validate
 
 NAMES = compose.choices("experiment", config_dir=None)
 LABELS = ["Claim", "Command", "Cost", "Expected", "Differs"]
+cached = cache(config_of)
 SCALE = {"million": 1e6, "billion": 1e9}
-FRESH = "train.init_from=null"  # the runs that an experiment begins with are not here
 each = pytest.mark.parametrize("name", NAMES)
 
 
@@ -42,16 +43,11 @@ def grid(words: list[str]) -> list[list[str]]:
     return compose.expand(words[2:], config_dir=None)
 
 
-@cache
-def config_of(overrides: tuple[str, ...]) -> Config:
-    return from_overrides([*overrides, FRESH], config_dir=None, plugins=[])
-
-
 def configs(name: str) -> Iterator[Config]:
     """Yields what the commands train, one configuration of those that differ in the seed alone."""
     points = [point for words in commands(name) for point in grid(words)]
     seedless = [tuple(w for w in point if not w.startswith("seed=")) for point in points]
-    yield from map(config_of, dict.fromkeys(seedless))
+    yield from (cached(*point, FRESH) for point in dict.fromkeys(seedless))
 
 
 @each
@@ -105,5 +101,5 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
 def test_it_leaves_runtime_to_the_user_and_gives_way_to_the_command_line(name: str) -> None:
     sections = set(compose.load("experiment", name))
     assert sections <= {"defaults", "corpus", "train", "eval"}
-    config = config_of((f"experiment={name}", "model=small", "scheme=xpos"))
+    config = config_of(f"experiment={name}", "model=small", "scheme=xpos", FRESH)
     assert (config.model.name, config.scheme.name) == ("small", "xpos")

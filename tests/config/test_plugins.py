@@ -20,10 +20,8 @@ def write(path: Path, slope: float) -> Path:
 
 
 def config_of(*files: Path) -> Config:
-    root = f"runtime.root={files[0].parent}/runs"
-    return small_config(
-        "scheme=nope", "+scheme.parts.slope={}", root, "train.tokens=256", plugins=files
-    )
+    words = ["scheme=nope", "+scheme.parts.slope={}", "train.tokens=256"]
+    return small_config(*words, f"runtime.root={files[0].parent}/runs", plugins=files)
 
 
 def changed(run_dir: Path) -> Config:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 from repository import ROOT
-from small import small_config
+from small import FRESH, config_of, small_config
 from small_corpora import write
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_overrides, from_plain, to_plain
+from lengthgen.config.schema import from_plain, to_plain
 from lengthgen.evaluation.rows import parts_hash
 from lengthgen.pipeline import validate
 
@@ -18,11 +18,6 @@ CHOICES = [
     *((file.parent.name, file.stem) for file in FILES if file.parent.name != compose.VARIANT),
     (compose.VARIANT, ",".join(compose.choices(compose.VARIANT, config_dir=None))),
 ]
-FRESH = "train.init_from=null"  # the runs that an experiment begins with are not here
-
-
-def config_of(*overrides: str) -> Config:
-    return from_overrides(overrides, config_dir=None, plugins=[])
 
 
 def required(group: str, choice: str, folder: Path) -> list[str]:
@@ -126,9 +121,7 @@ def test_tracking_is_turned_off_by_any_word_for_it(word: str) -> None:
 
 def test_variants_that_are_named_are_part_of_the_configuration() -> None:
     named = config_of("eval.variants=[ntk+window]", "eval.reference_variants=[logn]").variants
-    assert named == {
-        name: compose.load(compose.VARIANT, name) for name in ("ntk", "window", "logn")
-    }
+    assert named == {v: compose.load(compose.VARIANT, v) for v in ("ntk", "window", "logn")}
     own = config_of("+variants.ntk={pi:{factor:2}}", "eval.variants=[ntk]").variants["ntk"]
     assert own == {"pi": {"factor": 2}}
 
@@ -194,7 +187,7 @@ def test_a_scheme_of_other_parts_has_another_name(words: list[str], name: str) -
 def test_a_scheme_that_begins_with_another_has_its_own_name(tmp_path: Path) -> None:
     own = "defaults: [rope, _self_]\nname: my_rope\nparts: {window: {width: 1.0, sinks: 0}}\n"
     folder = write(tmp_path, {"scheme/my_rope.yaml": own})
-    config = from_overrides(["scheme=my_rope"], config_dir=folder, plugins=[])
+    config = config_of("scheme=my_rope", config_dir=folder)
     assert config.scheme.name == "my_rope"
     assert {*config.scheme.parts} == {"rope", "window"}
 
@@ -206,5 +199,4 @@ def test_a_budget_of_steps_is_the_run_of_as_many_tokens(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\ntrain: {steps: 7}\n")
     for n, word in ((5, "train.tokens=20480"), (6, "train.steps=6"), (7, "seed=1")):
-        words = ["experiment=mine", word]
-        assert from_overrides(words, config_dir=tmp_path, plugins=[]).train.steps == n
+        assert config_of("experiment=mine", word, config_dir=tmp_path).train.steps == n

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 import filelock
 import numpy as np
 import pytest
-from commands import begin, ended, files_limited_to, here
+from commands import files_limited_to, here, run
 from small_corpora import TEXTS, files, given, load, shipped, synthetic, write
 
-from lengthgen.config import schema
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.token_cache import id_type
@@ -25,23 +23,15 @@ from lengthgen.errors import UserError
 CLIENT = """
 import os, sys
 from pathlib import Path
-from lengthgen.config import schema
-from lengthgen.data import corpora
-
-plain, cache_dir, deadly = sys.argv[1:]
+from small_corpora import corpora, files
 
 def say(message):
-    if deadly and deadly in message:
+    if "tokens of files" in message:
         os.kill(os.getpid(), 9)
 
-corpus = schema.Corpus.model_validate_json(plain)
-sys.stdout.write(corpora.load(corpus, cache_dir=Path(cache_dir), say=say).fingerprint)
+folder, cache_dir = map(Path, sys.argv[1:])
+corpora.load(files(folder), cache_dir=cache_dir, say=say)
 """
-
-
-def elsewhere(corpus: schema.Corpus, cache_dir: Path, *, deadly: str = "") -> subprocess.Popen[str]:
-    """Loads a corpus in another process, which dies at a message that holds `deadly`."""
-    return begin("-c", CLIENT, corpus.model_dump_json(), cache_dir, deadly)
 
 
 def folders(cache_dir: Path) -> list[Path]:
@@ -103,9 +93,8 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_document_has_the_same_tokens_in_pieces(
     folder: Path, cache_dir: Path, short_pieces: None
 ) -> None:
-    mixed = "".join(
-        f"{TEXTS['accents.txt'][i % 99 :]}\n\n   {TEXTS['special.txt']}" for i in range(99)
-    )
+    accents, special = TEXTS["accents.txt"], TEXTS["special.txt"]
+    mixed = "".join(f"{accents[i % 99 :]}\n\n   {special}" for i in range(99))
     text = "un_broken" * (PIECE // 9) + mixed[: 2 * PIECE]
     (folder / "long.txt").write_text(text, newline="")
     assert len([*pieces(text)]) > 1
@@ -141,11 +130,7 @@ def test_datasets_and_tokenizers_of_the_hub_go_by_their_names_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gpt").mkdir()  # a path that exists comes before a name
-    read = {
-        "gpt": str(tmp_path / "gpt"),
-        "a.json": str(tmp_path / "a.json"),
-        "o/gpt@v1": "o/gpt@v1",
-    }
+    read = {"gpt": f"{tmp_path}/gpt", "a.json": f"{tmp_path}/a.json", "o/gpt@v1": "o/gpt@v1"}
     for name, want in read.items():
         assert shipped("corpus=o/Some-1", f"corpus.tokenizer={name}").tokenizer == want
     short, long = shipped("corpus=o/Some-1"), shipped("corpus=hub", "corpus.repo=o/Some-1")
@@ -242,8 +227,7 @@ def test_data_shows_how_long_documents_are_and_what_they_reach(tmp_path: Path, p
 def test_a_killed_build_leaves_nothing_trusted(
     folder: Path, cache_dir: Path, tmp_path: Path
 ) -> None:
-    killed = ended(elsewhere(files(folder), cache_dir, deadly="tokens of files"))
-    assert killed.code == -signal.SIGKILL
+    assert run("-c", CLIENT, folder, cache_dir).code == -signal.SIGKILL
     (left,) = folders(cache_dir)
     assert left.name.startswith(".files-")
     again, other = (load(files(folder), cache) for cache in (cache_dir, tmp_path / "other"))

@@ -263,8 +263,11 @@ def test_a_mistake_in_a_source_of_the_user_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("code", "said"),  # of a document, or a method beside them
     [
+        ("def data_key(self): return 1 / 0", "corpus.source: Counting raised ZeroDivisionError"),
+        ("def data_key(self): return b'no JSON'", "corpus.source: Counting raised TypeError"),
+        ("def description(self): return self.nothing", "Counting raised AttributeError"),
         ("1 / 0", r"corpus.source: Counting raised ZeroDivisionError: .*, line \d+\)"),
         ("'text'", "document None is no text"),
         ("Document(name='a', text='\\ud800')", "document a is no text that UTF-8"),
@@ -274,24 +277,9 @@ def test_a_mistake_in_a_source_of_the_user_is_one_line(
         ("Document(name='a', text=str(step))", "several train documents are called a; give each"),
     ],
 )
-def test_an_error_of_a_source_is_one_line(tmp_path: Path, document: str, said: str) -> None:
-    code = FILE.replace(DOCUMENT, document)
-    config = configured(tmp_path, text=code)
+def test_an_error_of_a_source_is_one_line(tmp_path: Path, code: str, said: str) -> None:
+    with_method, with_document = f"{FILE}\n    {code}\n", FILE.replace(DOCUMENT, code)
+    text = with_method if code.startswith("def ") else with_document
+    config = configured(tmp_path, text=text)
     with pytest.raises(UserError, match=said):
-        load(config.corpus, tmp_path / "cache")
-
-
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [
-        ("data_key(self): return 1 / 0", "Counting raised ZeroDivisionError"),
-        ("data_key(self): return b'no JSON'", "Counting raised TypeError"),
-        ("description(self): return self.nothing", "Counting raised AttributeError"),
-    ],
-)
-def test_an_error_beside_the_documents_is_one_line_too(
-    tmp_path: Path, method: str, said: str
-) -> None:
-    config = configured(tmp_path, text=f"{FILE}\n    def {method}\n")
-    with pytest.raises(UserError, match=f"corpus.source: {said}"):
         load(config.corpus, tmp_path / "cache")

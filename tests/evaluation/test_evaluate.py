@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 import torch
 from small import refusal, small_config
-from trained import ALONE, QUIET, save_model, with_eval
+from trained import ALONE, QUIET, rows_of, save_model, with_eval
 
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.windows import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.rows import loss
-from lengthgen.evaluation.scored_text import Cell
-from lengthgen.files import read_rows, write_rows
+from lengthgen.evaluation.scored_text import Cell, Evaluation
+from lengthgen.files import write_rows
 from lengthgen.model.build import create
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import report
@@ -42,11 +43,8 @@ def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_
 @pytest.mark.parametrize(
     ("lengths", "wanted", "depth"),
     [
-        ([16, 32], 64, 64),
-        ([16, 128], 64, 128),
-        ([16], 16384, 512),  # 32 T, and documents of 600 tokens
-        ([8, 100, 512], 16384, 512),
-        ([16, 550], 16384, 550),
+        *(([16, 32], 64, 64), ([16, 128], 64, 128), ([16, 550], 16384, 550)),
+        *(([16], 16384, 512), ([8, 100, 512], 16384, 512)),  # 32 T, and documents of 600 tokens
     ],
 )
 def test_endpoints_lie_as_deep_as_documents_allow_and_elsewhere_than_at_reach_it_is_said(
@@ -91,25 +89,26 @@ def run(own: Callable[..., Path], cache: Path) -> tuple[Config, Path]:
 ALIKE: Any = {"precision": "fp32", "ranks": ALONE}
 
 
-def rows_of(run_dir: Path) -> list[dict[str, Any]]:
-    return read_rows(run_dir / "eval.jsonl")
+def total_nats(opened: Evaluation, spans: Sequence[Span], **how: Any) -> float:
+    scored = scoring.score(opened.model, spans, opened.plan.corpus, **ALIKE, **how)
+    return math.fsum(itertools.chain(*scored.values()))
 
 
 def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
     config, run_dir = run
-    before = rows_of(run_dir)
+    before = rows_of(run_dir / "eval.jsonl")
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    assert rows_of(run_dir) == before
+    assert rows_of(run_dir / "eval.jsonl") == before
     evaluator.evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
-    added = rows_of(run_dir)[len(before) :]
+    added = rows_of(run_dir / "eval.jsonl")[len(before) :]
     assert {row["length"] for row in added} == {8}
-    assert {row["endpoints"] for row in rows_of(run_dir)} == {before[0]["endpoints"]}
+    assert {row["endpoints"] for row in rows_of(run_dir / "eval.jsonl")} == {before[0]["endpoints"]}
 
 
 def test_what_is_measured_in_bf16_is_rounded_and_stands_apart(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     evaluator.evaluate(with_eval(config, precision="bf16"), run_dir, ranks=ALONE, show=QUIET)
-    rows = [row for row in rows_of(run_dir) if row["length"] == 16]
+    rows = [row for row in rows_of(run_dir / "eval.jsonl") if row["length"] == 16]
     exact, rounded = (loss([r for r in rows if r["precision"] == p]) for p in ("fp32", "bf16"))
     assert exact != pytest.approx(rounded, rel=1e-6)
     assert exact == pytest.approx(rounded, rel=1e-2)
@@ -130,17 +129,10 @@ def test_positions_are_drawn_from_the_seed_of_the_run(tmp_path: Path, cache: Pat
     words = ["scheme=randomized_rope", "eval.protocols=[kerple]", "train.tokens=256", "seed=3"]
     config = small_config(*words, f"runtime.root={tmp_path}", f"runtime.cache={cache}")
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    rows = [row for row in rows_of(run_dir) if row["length"] == 64]
+    rows = [row for row in rows_of(run_dir / "eval.jsonl") if row["length"] == 64]
     opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
     spans = plans.windows(Cell("kerple", None, 64), opened.plan)
-    nats = [
-        math.fsum(
-            itertools.chain(
-                *scoring.score(opened.model, spans, opened.plan.corpus, seed=seed, **ALIKE).values()
-            )
-        )
-        for seed in (3, 0)
-    ]
+    nats = [total_nats(opened, spans, seed=seed) for seed in (3, 0)]
     assert math.fsum(row["nats"] for row in rows) == pytest.approx(nats[0], rel=1e-9)
     assert abs(nats[0] - nats[1]) > 1e-3
 
@@ -152,13 +144,11 @@ def test_a_swap_is_the_mean_over_texts_of_three_documents(tmp_path: Path, cache:
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
     spans = plans.windows(Cell("swap", None, 64), opened.plan)
-    scored = [
-        scoring.score(opened.model, spans, opened.plan.corpus, seed=0, replace=text, **ALIKE)
-        for text in evaluator.replacements("swap", opened.plan, seed=0)
-    ]
-    nats = [math.fsum(itertools.chain(*one.values())) for one in scored]
+    texts = evaluator.replacements("swap", opened.plan, seed=0)
+    nats = [total_nats(opened, spans, seed=0, replace=text) for text in texts]
     assert len({*nats}) == 3
-    assert math.fsum(r["nats"] for r in rows_of(run_dir)) == pytest.approx(sum(nats) / 3, rel=1e-9)
+    mean = math.fsum(row["nats"] for row in rows_of(run_dir / "eval.jsonl"))
+    assert mean == pytest.approx(sum(nats) / 3, rel=1e-9)
 
 
 def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path]) -> None:
@@ -210,7 +200,7 @@ def test_packed_text_has_a_row_for_each_endpoint(tmp_path: Path, cache: Path) ->
     ends = sorted(end for _, end in planned.endpoints)
     assert len(ends) == 7
     assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.max_context == 64
-    every = rows_of(train_and_evaluate(config, ranks=ALONE, show=QUIET))
+    every = rows_of(train_and_evaluate(config, ranks=ALONE, show=QUIET) / "eval.jsonl")
     for protocol in config.eval.protocols:
         rows = [row for row in every if row["protocol"] == protocol and row["length"] == 64]
         assert len({row["document"] for row in rows}) == len(rows) == rows[0]["n_documents"] == 7
@@ -220,11 +210,11 @@ def test_a_scheme_that_cannot_take_a_reference_variant_says_why(run: tuple[Confi
     config, run_dir = run
     config = with_eval(config, reference_variants=["ntk"], lengths=[16])  # nothing rotates here
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    [row] = [row for row in rows_of(run_dir) if row["variant"] == "ntk"]
+    [row] = [row for row in rows_of(run_dir / "eval.jsonl") if row["variant"] == "ntk"]
     assert "ntk acts on rotated queries and keys" in row["skipped"]
-    before = rows_of(run_dir)
+    before = rows_of(run_dir / "eval.jsonl")
     evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    assert rows_of(run_dir) == before
+    assert rows_of(run_dir / "eval.jsonl") == before
 
 
 def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Path) -> None:
@@ -288,9 +278,8 @@ def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache:
         (run_dir / "eval.jsonl").unlink(missing_ok=True)
         for asked in together:
             evaluator.evaluate(with_eval(config, protocols=asked), run_dir, ranks=ALONE, show=QUIET)
-        runs.append(
-            {(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows_of(run_dir)}
-        )
+        rows = rows_of(run_dir / "eval.jsonl")
+        runs.append({(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows})
     alone, shared = runs
     assert alone.keys() == shared.keys()
     for key, nats in alone.items():
@@ -314,9 +303,7 @@ def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) 
     assert leaked.document not in {e.document for e in planned.endpoints}
     assert len(planned.endpoints) == 6
     assert 0.1 < planned.repeated < 1
-    message = (
-        f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of 50"
-    )
+    message = f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs"
     assert any(line.startswith(message) for line in plans.messages(config, planned))
     with pytest.raises(UserError, match="the training split has tokens of every span of"):
         plans.plan(config, replace(leaky, validation=seen, train=seen, fingerprint="2" * 64))

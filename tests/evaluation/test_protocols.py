@@ -142,9 +142,8 @@ def test_without_far_text_or_another_document_the_reason_is_said(measured: Measu
     config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")
     corpus = loaded(config)
     planned, model = plan.plan(config, corpus), create(config, vocab_size=corpus.vocab_size)
-    said = {
-        n: evaluator.undefined(Cell("swap", None, n), model.scheme, planned) for n in (24, 25, 64)
-    }
+    cells = {n: Cell("swap", None, n) for n in (24, 25, 64)}
+    said = {n: evaluator.undefined(cell, model.scheme, planned) for n, cell in cells.items()}
     assert str(said[24]).startswith("of windows of up to 24 tokens, no token lies further than T")
     assert said[25] is said[64] is None
 
@@ -196,9 +195,8 @@ def sizes(draw: st.DrawFn, *, beyond: bool = False) -> tuple[int, int, int]:
 
 def tail_of(T: int, K: int, length: int) -> list[Span]:
     deep = length + K - protocols.matched_block(length, K, T)
-    places = replace(
-        places_of(depth=deep), targets=K, train_length=T, endpoints=(Endpoint(0, deep),)
-    )
+    where: Any = {"targets": K, "train_length": T, "endpoints": (Endpoint(0, deep),)}
+    places = replace(places_of(depth=deep), **where)
     return protocols.named("tail").windows(length, places)
 
 
@@ -236,16 +234,6 @@ def test_a_model_that_reads_beyond_t_gains_what_it_reads(times: int) -> None:
     assert at_T - beyond == pytest.approx(math.log(4), rel=0.05)
 
 
-@pytest.mark.parametrize("length", [8, 32, 96])
-def test_the_tail_is_the_last_s_of_windows_that_end_with_their_block(length: int) -> None:
-    size = protocols.matched_block(length, 4, 16)
-    ends = (Endpoint(0, 96), Endpoint(0, 96 - size))[: 4 // size]
-    places = replace(places_of(), targets=size, endpoints=ends)
-    blocks = protocols.named("last_k").windows(length, places)
-    whole = replace(places_of(), endpoints=(Endpoint(0, 96),))
-    assert set(blocks) <= set(protocols.named("tail").windows(length, whole))
-
-
 @given(sizes())
 def test_a_replacement_leaves_every_target_t_tokens_of_its_own(size: tuple[int, int, int]) -> None:
     T, K, length = size
@@ -269,9 +257,8 @@ def test_no_window_leaves_its_text_and_no_token_is_scored_twice(name: str) -> No
 
 def test_sums_by_position_are_of_all_windows_of_a_document() -> None:
     ends = (Endpoint(0, 64), Endpoint(0, 96))
-    planned = replace(
-        places_of(depth=64, longest=32), corpus=corpus_of(split_of(range(97))), endpoints=ends
-    )
+    text = corpus_of(split_of(range(97)))
+    planned = replace(places_of(depth=64, longest=32), corpus=text, endpoints=ends)
     spans = protocols.named("per_position").windows(32, planned)
     scored = {s: (targets_of(s, planned.corpus), np.full(32, 1.0 + i)) for i, s in enumerate(spans)}
     [row] = rows.per_document(spans, scored, planned, copies=False, by_position=True)
@@ -282,13 +269,8 @@ def test_sums_by_position_are_of_all_windows_of_a_document() -> None:
 @pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])
 def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
     protocol, places = protocols.named(name), places_of()
-    changes: dict[str, Any] = {
-        "endpoints": (Endpoint(0, 101), Endpoint(2, 99)),
-        "blocks": 1,
-        "sliding_documents": 1,
-        "exact_targets": 1,
-        "longest": 80,
-    }
+    changes: dict[str, Any] = {"endpoints": (Endpoint(0, 101), Endpoint(2, 99)), "longest": 80}
+    changes |= dict.fromkeys(("blocks", "sliding_documents", "exact_targets"), 1)
     for field, value in changes.items():
         other = replace(places, **{field: value})
         moved = any(protocol.windows(n, places) != protocol.windows(n, other) for n in (8, 32))

@@ -51,9 +51,8 @@ def score(
 
 
 def all_spans(protocol: str, planned: Plan) -> list[Span]:
-    return [
-        s for length in (16, 32, 64) for s in plan.windows(Cell(protocol, None, length), planned)
-    ]
+    cells = [Cell(protocol, None, length) for length in (16, 32, 64)]
+    return [span for cell in cells for span in plan.windows(cell, planned)]
 
 
 def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
@@ -67,13 +66,11 @@ def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
 
 
 @pytest.mark.parametrize("protocol", ["tail", "nonoverlap", "sliding-8", "alibi_sliding1", "fox"])
-@pytest.mark.parametrize(
-    ("scheme", "variant"), [("rope", None), ("t5", None), ("rope", "yarn"), ("rope", "dynamic_ntk")]
-)
+@pytest.mark.parametrize("scheme", [("rope",), ("t5",), ("rope", "yarn"), ("rope", "dynamic_ntk")])
 def test_a_shared_pass_gives_what_each_window_gives_alone(
-    scheme: str, variant: str | None, protocol: str, corpus: TokenizedCorpus, planned: Plan
+    scheme: tuple[str, ...], protocol: str, corpus: TokenizedCorpus, planned: Plan
 ) -> None:
-    model, spans = model_of(corpus, scheme, variant), all_spans(protocol, planned)
+    model, spans = model_of(corpus, *scheme), all_spans(protocol, planned)
     together = score(model, spans, corpus)
     for span in spans[::3]:
         want = nats_alone(model, span, corpus)

@@ -44,6 +44,8 @@ def rope(kind: str, **arguments: Any) -> dict[str, Any]:
 
 BAND = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 FACTORS = {"short_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.0, 2, 3, 4, 4, 4]}
+WINDOW = {"use_sliding_window": True, "sliding_window": 9}
+NEOX = {**LLAMA, "hidden_size": 48}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": SHARED,
     "llama tied": {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "head_dim": 10},
@@ -53,18 +55,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama llama3": rope("llama3", factor=4.0, **BAND),
     "llama longrope": rope("longrope", factor=4.0, **FACTORS, original_max_position_embeddings=16),
     "qwen2": SHARED,
-    "qwen2 window": {
-        **{**SHARED, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
-    },
+    "qwen2 window": {**SHARED, **WINDOW, "max_window_layers": 1},
     "qwen3": {**SHARED, "head_dim": 10},
     "mistral": {**SHARED, "sliding_window": 9},
     "mistral without a window": {**SHARED, "sliding_window": None},
     "smollm3": {**SHARED, "num_hidden_layers": 5},
     "cohere2": {**SHARED, "num_hidden_layers": 5, "sliding_window": 9},
-    "gpt_neox": {**LLAMA, "hidden_size": 48},
-    "gpt_neox tied": {
-        **{**LLAMA, "hidden_size": 48, "use_parallel_residual": False, "tie_word_embeddings": True}
-    },
+    "gpt_neox": NEOX,
+    "gpt_neox tied": {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True},
     "gpt2": {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": T, "vocab_size": V},
     "opt": {**SIZE, "ffn_dim": 56, "max_position_embeddings": T, "word_embed_proj_dim": 36},
     "bloom": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V, "seq_length": T},
@@ -108,9 +106,8 @@ def save(tmp_path: Path, tokenizer: tokenizers.Tokenizer) -> Callable[..., Path]
 
 def run_of(folder: Path, *words: str, length: int | None = None) -> Path:
     root = f"runtime.root={folder.parent / 'runs'}"
-    return imported.import_model(
-        str(folder), name=None, length=length, overrides=[*TEXT, root, *words], say=print
-    )
+    how: Any = {"name": None, "length": length, "say": print}
+    return imported.import_model(str(folder), overrides=[*TEXT, root, *words], **how)
 
 
 def our_model(run_dir: Path) -> Transformer:
@@ -256,9 +253,8 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     assert (again.out, "stay" in again.err) == (ran.out, False)
     again = here("import", str(folder), "--name=theirs v1", *TEXT, root, "eval.targets=4")
     assert "its eval.* and runtime.* stay, give others to lengthgen eval" in again.err
-    (line,) = [
-        line for line in here("show", root).out.splitlines() if line.startswith("lengthgen ")
-    ]
+    shown = here("show", root).out.splitlines()
+    (line,) = [line for line in shown if line.startswith("lengthgen ")]
     assert line.startswith(f"lengthgen import {folder} --name=theirs_v1 --length={T} corpus=")
     assert here(*shlex.split(line)[1:], root).out == ran.out
     assert here("list", "runs", root).out.splitlines()[1].split("\t")[:2] == [run_dir.name, "done"]
@@ -327,10 +323,7 @@ BAD: list[tuple[Callable[[Path], Any], str]] = [
     (config(rope_parameters=MORE), "mrope_section=[2] has no counterpart"),
     (config(num_hidden_layers="3"), "does not fit model_type=llama"),
     (config(hidden_size=None), "hidden_size is missing"),
-    (
-        config(intermediate_size=60),
-        "mlp.up_proj.weight [56, 36] give [112, 36], and config.json asks for [120, 36]",
-    ),
+    (config(intermediate_size=60), "[56, 36] give [112, 36], and config.json asks for [120, 36]"),
     (weights(lambda w: w.pop("model.norm.weight")), "has no weight norm.weight"),
     (weights(lambda w: w.update(GATE)), "gate (1 in all) has no counterpart"),
     (config(tie_word_embeddings=True), "lm_head.weight is not the embedding"),

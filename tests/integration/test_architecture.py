@@ -70,10 +70,8 @@ def test_modules_and_signals_that_windows_lacks_are_used_in_functions_alone() ->
 
 
 def test_no_two_classes_share_a_name() -> None:
-    classes = [
-        node for path in SOURCES for node in parse(path).body if isinstance(node, ast.ClassDef)
-    ]
-    names = Counter(node.name for node in classes)
+    nodes = [node for path in SOURCES for node in parse(path).body]
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert [name for name, n in names.items() if n > 1] == []
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from trained import newest_checkpoint
 
 from lengthgen.runs import status
+from lengthgen.runs.checkpoints import FILES
 
 
 def content_of(root: Path) -> dict[Path, bytes]:
@@ -90,9 +91,7 @@ def test_a_lost_last_checkpoint_is_not_replaced_by_the_one_before(trained: Path)
     assert "the checkpoint of step 8 is lost" in said
 
 
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "sha256.json", "DONE", "train.jsonl", "trainer.pt"]
-)
+@pytest.mark.parametrize("name", [*FILES, "sha256.json", "DONE", "train.jsonl"])
 def test_what_cannot_be_read_is_one_line_and_nothing_is_trained_or_deleted(
     trained: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,9 +53,7 @@ def runnable() -> dict[str, list[str]]:
         lines = [line for line in lengthgen_commands(page) if not needs_the_network(line)]
         by_page[name] = [line for line in dict.fromkeys(lines) if line not in seen]
         seen.update(by_page[name])
-    return {
-        name: lines for name, lines in by_page.items() if lines or blocks(PAGES[name], "python")
-    }
+    return {name: ls for name, ls in by_page.items() if ls or blocks(PAGES[name], "python")}
 
 
 RUNNABLE = runnable()

@@ -108,9 +108,8 @@ def test_reach_is_the_distance_at_which_the_bound_falls_104_below_the_own_key() 
     table = -torch.arange(300.0)[None]
     assert max_attended_distance(table, q, k, scale=1.0) == [109]
     assert max_attended_distance(table, q, k, scale=0.5) == [107]
-    assert max_attended_distance(table, q[:, :, :1].expand(-1, -1, 300, -1), k, scale=1.0) == [
-        115
-    ]  # own keys: 0
+    every_q = q[:, :, :1].expand(-1, -1, 300, -1)  # own keys: 0
+    assert max_attended_distance(table, every_q, k, scale=1.0) == [115]
 
 
 @pytest.mark.parametrize("where", ["q", "k"])
@@ -159,11 +158,8 @@ def test_flex_attention_with_a_distance_table_equals_the_blocks_and_has_their_gr
     got = flex(table, q, k, v, scale=0.25)
     want = textbook(q, k, v, table[:, far])
     close(got, want, atol=1e-5)
-    close(
-        torch.autograd.grad((got * weight).sum(), table)[0],
-        torch.autograd.grad((want * weight).sum(), table)[0],
-        atol=1e-4,
-    )
+    ours, theirs = (torch.autograd.grad((x * weight).sum(), table)[0] for x in (got, want))
+    close(ours, theirs, atol=1e-4)
 
 
 @pytest.mark.parametrize("width", [4, 8, 16])  # of values, next to queries of 8
@@ -173,7 +169,6 @@ def test_one_fused_kernel_takes_values_of_any_width(width: int) -> None:
     v = torch.randn(1, 2, length, width, generator=draws)
     with torch.profiler.profile() as profile:
         got = fused(q, k, v, is_causal=True, scale=8**-0.5)
-    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in {
-        e.name for e in profile.events() or ()
-    }
+    called = {event.name for event in profile.events() or ()}
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in called
     close(got, textbook(q, k, v, torch.zeros(())), atol=1e-5)

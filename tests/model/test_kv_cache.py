@@ -1,12 +1,10 @@
 """The KV cache: what is kept of earlier tokens changes no logit."""
 
 import pytest
-import torch
-from small import close, every_scheme, small_model, some_tokens
+from small import close, every_scheme, last_logits, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen.errors import UserError
-from lengthgen.model.build import seed_of
 from lengthgen.model.kv_cache import Cache, forward_cached, why_uncached
 from lengthgen.model.transformer import Block, Transformer
 
@@ -17,13 +15,6 @@ PIECES = [T - 1, 1, 1, 15, 1]  # a prompt, then tokens, past 2 T
 
 def cached(model: Transformer, tokens_BN: Tensor, cache: Cache | None = None) -> Cache:
     return forward_cached(model, tokens_BN, cache, seed=0, precision="fp32")
-
-
-def logits_of_all(model: Transformer, tokens_BS: Tensor) -> Tensor:
-    """Returns the logits after the last token, from a call with the whole text."""
-    draws = torch.Generator().manual_seed(seed_of("evaluation", 0))
-    with torch.no_grad():
-        return model.logits(model(tokens_BS, n_last=1, generator=draws)[:, 0])
 
 
 @EVERY
@@ -47,5 +38,5 @@ def test_new_tokens_alone_give_the_logits_of_all(name: str, variant: str | None)
             assert seen == [n if why_not else 1]
         assert bool(cache.layers) == (why_not is None)
         # fp64 with logits of about 3: sums of a few hundred products in another order.
-        close(cache.logits_BV, logits_of_all(model, tokens[:, :n]), atol=1e-12)
+        close(cache.logits_BV, last_logits(model, tokens[:, :n]), atol=1e-12)
     assert n > 2 * T

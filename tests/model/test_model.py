@@ -6,10 +6,9 @@ import re
 
 import pytest
 import torch
-from small import VOCAB, close, context, small_config, small_model, some_tokens
+from small import VOCAB, close, config_of, context, small_config, small_model, some_tokens
 
 from lengthgen.config.compose import choices, describe
-from lengthgen.config.schema import from_overrides
 from lengthgen.model.build import create
 from lengthgen.model.transformer import Transformer
 
@@ -20,7 +19,7 @@ MODELS = choices("model", config_dir=None)
 def test_model_sizes_are_those_their_yaml_says(name: str) -> None:
     said = re.match(r"([\d.]+)M parameters without the embedding", describe(MODELS[name]))
     assert said is not None
-    config = from_overrides([f"model={name}"], config_dir=None, plugins=[])
+    config = config_of(f"model={name}")
     with torch.device("meta"):
         network = Transformer(config, vocab_size=0)
     n = sum(parameter.numel() for parameter in network.parameters())

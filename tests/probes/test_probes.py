@@ -30,9 +30,8 @@ SCHEMES = [
     *("transformer_xl", "transformer_xl_recurrent"),
 ]
 VARIANTS = [("rope", variant) for variant in ("window", "yarn", "rerope", "logn", "bca")]
-EVERY = pytest.mark.parametrize(
-    ("name", "variant"), [*((name, None) for name in SCHEMES), *VARIANTS]
-)
+CASES = [*((name, None) for name in SCHEMES), *VARIANTS]
+EVERY = pytest.mark.parametrize(("name", "variant"), CASES)
 
 
 @cache
@@ -240,10 +239,8 @@ def test_attention_is_measured_as_on_the_whole_matrix(name: str) -> None:
 
 def test_the_bias_of_slopes_falls_by_the_slope_at_every_distance() -> None:
     rows = bias.Bias().rows(inputs_of(small_model("alibi")))
-    assert [(row["layer"], row["kind"], row["length"]) for row in rows] == [
-        (0, "bias", 4 * T),
-        (1, "bias", 4 * T),
-    ]
+    found = [(row["layer"], row["kind"], row["length"]) for row in rows]
+    assert found == [(i, "bias", 4 * T) for i in (0, 1)]
     for row in rows:
         assert row["distances"][:4] == [0, 1, 2, 3]
         assert row["distances"][-1] == 4 * T - 1

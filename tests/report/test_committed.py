@@ -46,9 +46,8 @@ def test_receptive_fields_are_tabled_from_the_committed_rows() -> None:
 
 def test_a_number_on_a_page_is_that_of_the_committed_table() -> None:
     table = (RESULTS / "figure1" / "table.md").read_text(encoding="utf-8")
-    page = (
-        "9.9<!-- = ppl('figure1', 'kerple', 512) --> -<!-- = gain('figure1', 'kerple', 16384) -->"
-    )
+    perplexity, gain = "ppl('figure1', 'kerple', 512)", "gain('figure1', 'kerple', 16384)"
+    page = f"9.9<!-- = {perplexity} --> -<!-- = {gain} -->"
     perplexity, low, high = re.fullmatch(
         r"(\S+)<!-- .* --> \S+ \[(\S+), (\S+)\]<!-- .* -->", FILLED(page)
     ).groups()  # pyright: ignore[reportOptionalMemberAccess]
@@ -82,9 +81,7 @@ def test_numbers_and_claims_of_the_documentation_follow_from_the_committed_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rows", sorted(RESULTS.glob("**/rows.parquet")), ids=lambda p: p.parent.name
-)
+@pytest.mark.parametrize("rows", sorted(RESULTS.glob("**/rows.parquet")), ids=str)
 def test_the_tables_of_a_folder_are_what_its_rows_give(rows: Path) -> None:
     sections = report.sections(load([rows.parent]))
     committed = (rows.parent / "table.md").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from small import refusal
 
 from lengthgen.report import load, report, style
 
+AtLength = Callable[[int, str], float | None]  # the loss of a seed and a document
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
 
 
@@ -114,18 +115,13 @@ def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from(
 )
 @pytest.mark.parametrize("n_schemes", [1, 13])
 def test_an_unclear_verdict_says_why_it_is_unclear(
-    n_schemes: int,
-    documents: str,
-    n_seeds: int,
-    at_2k: Callable[[int, str], float | None],
-    why: str,
-    noted: str,
+    n_schemes: int, documents: str, n_seeds: int, at_2k: AtLength, why: str, noted: str
 ) -> None:
+    def loss(seed: int, document: str, length: int) -> float | None:
+        return at_2k(seed, document) if length == 2048 else 3
+
     of_runs = {"documents": documents, "seeds": range(n_seeds)}
-    frames = [
-        frame(lambda s, d, n: at_2k(s, d) if n == 2048 else 3, scheme=f"s{i}", **of_runs)
-        for i in range(n_schemes)
-    ]
+    frames = [frame(loss, scheme=f"s{i}", **of_runs) for i in range(n_schemes)]
     made = report.sections(pd.concat(frames))[0]
     assert f"ay gain or lose from context beyond T ({why})" in made.sentences[0]
     assert bool(made.notes) == bool(noted)
@@ -216,9 +212,8 @@ def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
     conditions: list[str], said: str
 ) -> None:
     rows = pd.concat([rows_of(), rows_of(["cope"], seeds=[3])])
-    assert set(report.matching(rows, ["scheme=rope", "seed=2", "train.length=0.5Ki"])["run"]) == {
-        "rope-s2"
-    }
+    found = report.matching(rows, ["scheme=rope", "seed=2", "train.length=0.5Ki"])
+    assert set(found["run"]) == {"rope-s2"}
     assert said in refusal(report.matching, rows, conditions)
     assert set(report.matching(rows.assign(config='{"seed": "10M"}'), ["seed=10M"])["run"])
 

@@ -44,15 +44,8 @@ def test_parts_in_another_order_are_another_series() -> None:
 
 
 def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
-    four, eight = (
-        frame(
-            3.0,
-            variant="yarn",
-            run=f"run{n}",
-            config=config(variants={"yarn": {"rope": {"factor": n}}}),
-        )
-        for n in (4, 8)
-    )
+    configs = {n: config(variants={"yarn": {"rope": {"factor": n}}}) for n in (4, 8)}
+    four, eight = (frame(3.0, variant="yarn", run=f"run{n}", config=configs[n]) for n in configs)
     assert names(four, eight) == [
         "rope + yarn (scheme.variants.yarn.rope.factor=4)",
         "rope + yarn (scheme.variants.yarn.rope.factor=8)",
@@ -145,9 +138,8 @@ def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:
     late = frame(3.0, seeds=(3,), lengths=(512,))
     (selection,) = select(pd.concat([frame(3.0, seeds=(1, 2)), late]))
     assert set(selection.rows["seed"]) == {1, 2}
-    assert selection.notes == [
-        "Not shown: rope-s3 (tail at 512), fewer lengths than other seeds; run lengthgen eval"
-    ]
+    [note] = selection.notes
+    assert note.startswith("Not shown: rope-s3 (tail at 512), fewer lengths than other seeds; run")
 
 
 def test_of_runs_of_one_seed_the_first_is_kept_and_the_other_named() -> None:

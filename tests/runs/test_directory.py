@@ -53,13 +53,8 @@ def test_a_damaged_configuration_is_one_line(tmp_path: Path, content: str) -> No
 
 
 def start(run_dir: Path, corpus: corpora.TokenizedCorpus) -> None:
-    directory.write_provenance(
-        run_dir,
-        corpus,
-        run="rope",
-        weights={"embedding.weight": torch.ones(2, 2), "x": torch.ones(3)},
-        code={"rope": "0"},
-    )
+    weights = {"embedding.weight": torch.ones(2, 2), "x": torch.ones(3)}
+    directory.write_provenance(run_dir, corpus, run="rope", weights=weights, code={"rope": "0"})
 
 
 def test_the_first_start_says_of_what_a_run_is_made_and_later_ones_nothing(

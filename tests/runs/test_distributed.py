@@ -3,13 +3,12 @@
 import json
 import re
 import signal
-import time
 from pathlib import Path
 
 import commands
 import pytest
 import torch
-from commands import here
+from commands import here, until
 from parts import SLOPE
 from small import SMALL, refusal, small_config
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -96,16 +95,13 @@ def test_processes_that_see_different_checkpoints_take_no_step(tmp_path: Path) -
     assert not (run_dir / "DONE").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("RANK", "abc"), ("RANK", "3"), *(("WORLD_SIZE", value) for value in "x2")],
-)
+@pytest.mark.parametrize("word", ["RANK=abc", "RANK=3", "WORLD_SIZE=x", "WORLD_SIZE=2"])
 def test_an_environment_that_is_not_torchrun_s_is_refused(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+    word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(name, value)
+    monkeypatch.setenv(*word.split("="))
     said = here("train", *SMALL).error
-    assert f"{name}={value}" in said
+    assert word in said
     assert "unset them, or start with lengthgen train --gpus N" in said
     monkeypatch.setattr("os.environ", {"RANK": "", "WORLD_SIZE": ""})
     assert distributed.Ranks.from_env() == distributed.ALONE
@@ -147,17 +143,16 @@ FAULTY = '''
 import os, signal, time
 from pathlib import Path
 
-from torch import Tensor
-from lengthgen.schemes import AttentionContext, Part, ModelDims
+from lengthgen.schemes import Part
 
 class Faulty(Part):
     """Ends in rank 1 torchrun in the fifth call in training, or itself in evaluation."""
 
-    def __init__(self, shape: ModelDims, *, how: str) -> None:
+    def __init__(self, shape, *, how: str) -> None:
         super().__init__(shape)
         self.how, self.kills, self.calls = how, how == "kill", 0
 
-    def embed(self, x_BTD: Tensor, c: AttentionContext) -> Tensor:
+    def embed(self, x_BTD, c):
         self.calls += c.training
         if os.environ.get("RANK") != "1" or (self.calls != 8 if self.kills else self.calls):
             return x_BTD
@@ -193,9 +188,7 @@ def test_the_end_of_torchrun_or_of_one_process_ends_all_and_says_why(
     ran = commands.run(*start, "-m", "lengthgen", *words, *end, cwd=tmp_path)
     assert (tmp_path / "failed").exists(), ran.err
     [file] = tmp_path.glob("runs/*/status.json")
-    until = time.time() + 240
-    while '"running"' in file.read_text() and time.time() < until:  # torchrun's ranks outlive it
-        time.sleep(0.05)
+    until(lambda: '"running"' not in file.read_text())  # torchrun's ranks outlive it
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
     assert "Traceback" not in ran.err

@@ -72,16 +72,14 @@ def test_a_row_of_another_run_is_named_with_its_line(tmp_path: Path) -> None:
         read_rows(tmp_path / "eval.jsonl", run="a")
 
 
-@pytest.mark.parametrize(
-    ("write", "what", "room"), [(append_rows, ROWS, 1.5), (write_rows, ROWS, 0.5)]
-)
+@pytest.mark.parametrize(("write", "room"), [(append_rows, 1.5), (write_rows, 0.5)])
 def test_without_room_nothing_changes(
-    log: Path, write: Callable[[Path, Any], None], what: Any, room: float
+    log: Path, write: Callable[[Path, Any], None], room: float
 ) -> None:
     before = log.read_bytes()
     limit = files_limited_to(int(len(before) * room))
     with limit, pytest.raises(UserError, match=r"train\.jsonl: cannot be written"):
-        write(log, what)
+        write(log, ROWS)
     assert list(log.parent.iterdir()) == [log]
     assert log.read_bytes() == before
 

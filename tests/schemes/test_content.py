@@ -432,12 +432,8 @@ def test_dape_equals_two_convolutions_over_the_keys_of_each_query(
             total = total + w_in[:, :, m] @ image(b, i, j + m - reach)
         return torch.where(total > 0, total, 0.01 * total) * (j >= 0)
 
-    units = {
-        (b, i, j): unit(b, i, j)
-        for b in range(2)
-        for i in range(LENGTH)
-        for j in range(-reach, i + reach + 1)
-    }
+    pairs = [(i, j) for i in range(LENGTH) for j in range(-reach, i + reach + 1)]
+    units = {(b, i, j): unit(b, i, j) for b in range(2) for i, j in pairs}
 
     def logit(b: int, h: int, i: int, j: int) -> Tensor:
         total = q[b, h, i] @ k[b, h, j] / 2 + biased * sloped(h, i, j) + b_out[h]
@@ -465,9 +461,7 @@ def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
         beta = 2 / (1 + torch.exp(-(part.u[0, h] @ x[b, t] + part.b[0, h])))
         return torch.eye(K).double() - beta * torch.outer(w, w)
 
-    H_t = {
-        (b, h, t): reflection(b, h, t) for b in range(2) for h in range(H) for t in range(LENGTH)
-    }
+    H_t = {(b, h, t): reflection(b, h, t) for b, h in EACH for t in range(LENGTH)}
 
     def logit(b: int, h: int, i: int, j: int) -> Tensor:
         key = k[b, h, j]

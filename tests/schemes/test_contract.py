@@ -250,9 +250,7 @@ def off(got: Tensor, want: Tensor) -> float:
 
 @pytest.mark.parametrize("name", ["rope", "t5", "tape", "transformer_xl_recurrent"])
 def test_schemes_at_one_seed_start_from_the_same_network(name: str) -> None:
-    plain, other = (
-        create(small_config(f"scheme={each}"), vocab_size=50) for each in ("nope", name)
-    )
+    plain, other = (create(small_config(f"scheme={x}"), vocab_size=50) for x in ("nope", name))
     weights = dict(other.named_parameters())
     for key, parameter in plain.named_parameters():
         assert torch.equal(parameter, weights[key])

@@ -1,6 +1,5 @@
 """A scheme is one file and one YAML: of a user's own, written for former names, in the package."""
 
-import json
 import math
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from small import SMALL
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import from_overrides
+from lengthgen.files import read_rows
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
 
@@ -19,16 +19,11 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     scheme.parent.mkdir(parents=True)
     plugin.write_text(f"{example('my_bias.py')}\n{example('limit')}")
     scheme.write_text(example("my_conf/scheme/my_bias.yaml"))
-    words = [
-        *SMALL,
-        "scheme=my_bias",
-        "train.tokens=512",
-        "scheme.parts.my_bias.start=0.001",
-        f"runtime.root={tmp_path}/runs",
-    ]
+    words = [*SMALL, "scheme=my_bias", "train.tokens=512", "scheme.parts.my_bias.start=0.001"]
+    words += [f"runtime.root={tmp_path}/runs"]
     config = from_overrides(words, config_dir=tmp_path / "conf", plugins=[plugin])
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    rows = [json.loads(line) for line in (run_dir / "eval.jsonl").read_text().splitlines()]
+    rows = read_rows(run_dir / "eval.jsonl")
     skipped = {row["length"]: row.get("skipped") for row in rows}
     assert skipped == {16: None, **dict.fromkeys((32, 64), "my_table has 16 rows")}
     assert all(math.isfinite(row["nats"]) and row["nats"] > 0 for row in rows if row["n_tokens"])

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import pytest
 import torch
 from repository import published
-from small import close, context, dims, small_config, small_model, some_tokens
+from small import close, config_of, context, dims, small_config, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.config.schema import TaskCorpus, from_overrides
+from lengthgen.config.schema import TaskCorpus
 from lengthgen.data.sources import source_of
 from lengthgen.data.tokenizer import given_tokenizer
 from lengthgen.errors import UserError
@@ -78,21 +78,15 @@ def test_learned_rows_continue_past_t_as_they_say(beyond: str, want: list[float]
     part = LearnedAbsolute(SHAPE, beyond=beyond).double()  # pyright: ignore[reportArgumentType]
     with torch.no_grad():
         part.table.copy_(torch.arange(4, dtype=torch.float64)[:, None].expand(4, 8))
-    close(
-        part.lookup(torch.arange(8), 8)[:, 0], torch.tensor(want, dtype=torch.float64), atol=1e-12
-    )
+    got = part.lookup(torch.arange(8), 8)[:, 0]
+    close(got, torch.tensor(want, dtype=torch.float64), atol=1e-12)
     assert torch.equal(part.lookup(torch.arange(4), 4), part.table)
 
 
 def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
-    config = small_config(
-        "scheme=rope", "+scheme.parts.alibi.beyond=extend", "scheme.layers=[[rope],[alibi],[]]"
-    )
-    built = schemes.build(
-        config.scheme.parts,
-        layers=config.scheme.layers,
-        shape=dims(n_layers=5, n_heads=4, train_length=4),
-    )
+    words = ["+scheme.parts.alibi.beyond=extend", "scheme.layers=[[rope],[alibi],[]]"]
+    asked, shape = small_config("scheme=rope", *words).scheme, dims(n_layers=5, n_heads=4)
+    built = schemes.build(asked.parts, layers=asked.layers, shape=shape)
     acting = [(len(layer.qk), len(layer.bias)) for layer in built.layers]
     assert acting == [(1, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
 
@@ -142,10 +136,7 @@ def test_positions_are_distinct_sorted_and_below_the_maximum() -> None:
 
 @pytest.mark.parametrize(
     ("evaluation", "want"),
-    [
-        ("arange", [0, 1, 2, 3, 4, 5, 6]),
-        ("linspace", [0, 5, 10, 15, 20, 25, 31]),  # floor(31 i / 6)
-    ],
+    [("arange", [0, 1, 2, 3, 4, 5, 6]), ("linspace", [0, 5, 10, 15, 20, 25, 31])],  # 31 i // 6
 )
 def test_evaluation_may_have_positions_of_its_own(evaluation: Evaluation, want: list[int]) -> None:
     assert draw(7, 0, maximum=2, evaluation=evaluation).tolist() == want
@@ -244,9 +235,8 @@ def test_a_shift_does_not_depend_on_how_a_batch_is_divided(make: Callable[[], Al
     part, tokens = make(), some_tokens(8)
     for seed in range(20):
         together = added(part, PLACES, training=True, seed=seed, tokens=tokens)
-        apart = [
-            added(part, PLACES[[i]], training=True, seed=seed, tokens=tokens[[i]]) for i in (0, 1)
-        ]
+        how: Any = {"training": True, "seed": seed}
+        apart = [added(part, PLACES[[i]], tokens=tokens[[i]], **how) for i in (0, 1)]
         assert torch.equal(torch.cat(apart), together)
 
 
@@ -284,8 +274,7 @@ def test_every_defined_length_has_a_row_for_each_token(make: Callable[[], Aligne
 
 
 def test_a_model_gives_the_part_the_places_that_its_task_says() -> None:
-    words = ["scheme=abacus", "task=addition_reversed", "model=tiny"]
-    config = from_overrides(words, config_dir=None, plugins=[])
+    config = config_of("scheme=abacus", "task=addition_reversed", "model=tiny")
     assert isinstance(config.corpus, TaskCorpus)
     tokenizer = given_tokenizer(config.corpus, source_of(config.corpus))
     assert tokenizer is not None

@@ -62,7 +62,6 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "xpos, rope": r"xpos has factors .* alone, and rope reads or turns",
     "pope, cope": r"pope makes q and k twice as wide, and cope",
     "path_attention, yarn": r"yarn acts on rotated .* nothing here rotates",
-    "rerope": r"rerope acts on rotated .* nothing here rotates them",
     "tape, yarn": r"nothing here rotates them",
     "tape, gated_attention": r"attention changes \(values",
     "tape, shaw": r"shaw changes \(relative_val",
@@ -75,10 +74,8 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     "ropee": r"scheme\.parts\.ropee: no part .ropee.; did you mean rope\? \(a part .* --plugin\)",
     "qqqq": r"no part .qqqq.; known: abacus, .*, sinusoidal",
 }
-NOT_IN_SEGMENTS = (
-    "asentmax linear_attention path_attention selective_rope short_conv sinusoidal logn"
-)
-for name in [*NOT_IN_SEGMENTS.split(), "temperature"]:
+NOT_IN_SEGMENTS = "asentmax linear_attention path_attention selective_rope short_conv sinusoidal"
+for name in [*NOT_IN_SEGMENTS.split(), "logn", "temperature"]:
     REFUSED[f"{name}, {RECURRENT}"] = f"in segments, and {name} needs all of it, or places in it"
 
 
@@ -160,9 +157,7 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
     "class Mine(DistanceBias):\n    def bias_art(self, d_N, c): ...\n": (
         r"parts\.mine: Mine raised TypeError: .* abstract .*bias_at.*mine\.py, line 4\)$"
     ),
-    "class Mine(Part):\n    def bais(self, c): ...\n": (
-        r"parts\.mine: its class Mine overrides no hook.* bias,"
-    ),
+    "class Mine(Part):\n    def bais(self, c): ...\n": r"its class Mine overrides no hook.* bias,",
     "import nowhere\n": "does not import: ModuleNotFoundError",
     "class Values(Part): ...\n": r"scheme\.parts\.values: a part cannot have this name",
     "class First(Part): ...\n# class Second\n": r"second: no part .second.; [^(]*$",

@@ -7,17 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from parts import Scattered
-from small import (
-    VOCAB,
-    close,
-    context,
-    dims,
-    layer_of,
-    small_config,
-    small_model,
-    some_qkv,
-    some_tokens,
-)
+from small import VOCAB, close, context, layer_of, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor, nn
 
 from lengthgen.model.attention import attend, blocked, eager
@@ -26,7 +16,7 @@ from lengthgen.model.transformer import Block
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
-SHAPE = dims(n_heads=4, train_length=16)
+SHAPE = small_config().shape
 LENGTH = 40
 
 
@@ -105,7 +95,6 @@ def test_rows_by_distance_are_added_to_keys_and_values(
 
 
 TWO_BLOCKS = 150  # two blocks of attend(), the second not full
-SMALL = small_config().shape
 
 
 class Carrying(LayerState):
@@ -131,11 +120,9 @@ class Carrying(LayerState):
 
 @pytest.mark.parametrize(("grad", "n_last"), [(True, None), (False, 3)])
 def test_a_layer_moves_the_state_by_its_own_weights(grad: bool, n_last: int | None) -> None:
-    part, tokens, added = Carrying(SMALL), some_tokens(TWO_BLOCKS), []
-    plain, model = (
-        small_model("nope"),
-        StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB),
-    )
+    part, tokens, added = Carrying(SHAPE), some_tokens(TWO_BLOCKS), []
+    plain = small_model("nope")
+    model = StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB)
     model.load_state_dict(plain.state_dict())
     model.scheme = Scheme({"carrying": part}, layers=None, n_layers=2)
     model = model.double().eval()
@@ -145,10 +132,8 @@ def test_a_layer_moves_the_state_by_its_own_weights(grad: bool, n_last: int | No
     with torch.set_grad_enabled(grad):
         out = model(tokens, n_last=n_last)
     x = model.embedding(tokens)
-    q, k = (
-        one.unflatten(-1, (4, 8)).transpose(1, 2)
-        for one in block.qkv(block.attention_norm(x)).chunk(3, dim=-1)[:2]
-    )
+    parts = block.qkv(block.attention_norm(x)).chunk(3, dim=-1)
+    q, k = (one.unflatten(-1, (4, 8)).transpose(1, 2) for one in parts[:2])
     hidden = torch.ones(TWO_BLOCKS, TWO_BLOCKS, dtype=torch.bool).triu(1)
     w = (q @ k.mT * 8**-0.5).masked_fill(hidden, -torch.inf).softmax(-1)
     mean = (w @ x.unflatten(-1, (4, 8)).transpose(1, 2)).transpose(1, 2).flatten(2)

@@ -9,17 +9,7 @@ import pytest
 import torch
 from parts import Scattered, Sloped, head_numbers
 from repository import published
-from small import (
-    bare_call,
-    close,
-    context,
-    dims,
-    layer_of,
-    rotated,
-    small_config,
-    small_model,
-    some_qkv,
-)
+from small import bare_call, close, context, dims, layer_of, rotated, small_model, some_qkv
 from torch import Tensor
 
 from lengthgen.config.compose import load
@@ -30,7 +20,7 @@ from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfe
 from lengthgen.schemes.rotary.rope import Rope
 from lengthgen.schemes.temperature import Llama4Temperature, Logn, Ssmax, Temperature
 
-SHAPE = small_config().shape  # T = 16
+SHAPE = small_model("nope").shape  # T = 16
 LENGTH = 40
 
 
@@ -55,7 +45,7 @@ def test_distances_are_the_published_ones(case: dict[str, Any]) -> None:
     assert got[row, : row + 1].tolist() == case["want"]
 
 
-def dual_chunk_distance(i: int, j: int) -> float:
+def dual_chunk_distance(i: int, j: int, _n: int) -> float:
     """Chunks of 10 numbers, none above 12."""
     chunks = i // 10 - j // 10
     if chunks == 0:
@@ -74,10 +64,7 @@ REMAPS: dict[str, tuple[Part, Callable[[int, int, int], float]]] = {
         Selfextend(SHAPE, neighbours=0.3, group=3),  # 0.3 * 16 is 5 tokens
         lambda i, j, n: i - j if i - j < 5 else i // 3 - j // 3 + 5 - 1,
     ),
-    "dual_chunk": (
-        DualChunk(SHAPE, chunk=0.75, local=0.125),
-        lambda i, j, n: dual_chunk_distance(i, j),
-    ),
+    "dual_chunk": (DualChunk(SHAPE, chunk=0.75, local=0.125), dual_chunk_distance),
     "streaming_llm": (  # its sinks are the first tokens, whatever their coordinates
         StreamingLlm(SHAPE, width=1, sinks=3),
         lambda i, j, n: min(i, 15) - j if n < 3 else i - j,

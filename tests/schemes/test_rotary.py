@@ -52,24 +52,15 @@ def logit_factor(part: Part, length: int) -> float:
     return float(part.qk(one, one, c).q_BHQK[0, 0, 0, 0])
 
 
-def llama_config(rope_type: str, *, longest: int, **arguments: Any) -> Any:
-    """Returns the configuration of a Llama with heads of 64 and that kind of RoPE."""
-    parameters = {"rope_type": rope_type, "rope_theta": 1e4, **arguments}
-    return imported("transformers").LlamaConfig(
-        hidden_size=256,
-        num_attention_heads=4,
-        head_dim=64,
-        max_position_embeddings=longest,
-        rope_parameters=parameters,
-    )
-
-
 def of_transformers(
     rope_type: str, length: int, *, longest: int = T, **arguments: Any
 ) -> tuple[Tensor, float]:
-    """Returns HF's angles per position, and its factor of cos and sin."""
+    """Returns HF's angles per position for heads of 64, and its factor of cos and sin."""
+    parameters = {"rope_type": rope_type, "rope_theta": 1e4, **arguments}
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
+    given = {"max_position_embeddings": longest, "rope_parameters": parameters}
+    config = imported("transformers").LlamaConfig(**sizes, **given)
     functions = imported("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
-    config = llama_config(rope_type, longest=longest, **arguments)
     omega, factor = functions[rope_type](config, "cpu", seq_len=length)
     return omega.double(), factor
 
@@ -87,17 +78,16 @@ def test_scaled_angles_and_logits_are_those_of_transformers(s: float, share: flo
     d = math.ceil(0.179246 * rotated)  # 3 turns within 512: 2 pi 10000^(2m/r) = 512 / 3
     lambdas_2 = [s ** min(m / d, 1) for m in range(rotated // 2)]
     long: dict[str, Any] = {"longest": 32 * T, "original_max_position_embeddings": T}
-    near = {**long, "short_factor": [1.0] * len(lambdas)}
+
+    def far(factors: list[float]) -> dict[str, Any]:
+        return {**long, "short_factor": [1.0] * len(factors), "long_factor": factors}
+
     cases: list[tuple[Part, str, dict[str, Any]]] = [
         (Pi(T512, factor=None), "linear", {}),
         (Yarn(T512, factor=None, beta_fast=32, beta_slow=1), "yarn", long),
         (Llama3(T512, factor=None, **bands), "llama3", {**long, **bands}),
-        (
-            Longrope(T512, factor=None, lambdas=lambdas),
-            "longrope",
-            {**near, "long_factor": lambdas},
-        ),
-        (longrope2(T512, factor=None, turns=3), "longrope", {**near, "long_factor": lambdas_2}),
+        (Longrope(T512, factor=None, lambdas=lambdas), "longrope", far(lambdas)),
+        (longrope2(T512, factor=None, turns=3), "longrope", far(lambdas_2)),
     ]
     for part, kind, arguments in cases:
         want, factor = of_transformers(kind, n, partial_rotary_factor=share, factor=s, **arguments)
@@ -257,10 +247,8 @@ def test_a_model_trained_on_at_4T_is_scaled_as_of_its_original_length(factor: fl
 
 def test_pairs_that_stand_still_change_no_bound_of_yarn() -> None:
     yarn = Yarn(T512, factor=8.0, beta_fast=32.0, beta_slow=1.0)
-    whole, halved = (
-        scaled(Rope(T512, base=1e4, rotary_percentage=1.0, layout="half"), 512),
-        scaled(Hope(T512), 512),
-    )
+    rope = Rope(T512, base=1e4, rotary_percentage=1.0, layout="half")
+    whole, halved = scaled(rope, 512), scaled(Hope(T512), 512)
     assert (halved == 0).any()
     assert [*map(float, yarn.bounds(halved))] == [*map(float, yarn.bounds(whole))]
 
@@ -292,12 +280,8 @@ def xpos(of: ModelDims, *, scale_base: float = 512.0) -> Xpos:
 
 def decay(of: ModelDims, distance: int, *, scale_base: float = 512.0) -> Tensor:
     """Returns the factor of every pair in the product of a query and a key that far before it."""
-    c = replace(
-        bare_call(of, 1),
-        q_pos=torch.tensor([distance]),
-        k_pos=torch.tensor([0]),
-        hooks=NO_PARTS._replace(frequencies=(Still(of),)),
-    )
+    pos = {"q_pos": torch.tensor([distance]), "k_pos": torch.tensor([0])}
+    c = replace(bare_call(of, 1), **pos, hooks=NO_PARTS._replace(frequencies=(Still(of),)))
     one = torch.ones(1, 1, 1, of.d_head, dtype=torch.float64)
     q, k = xpos(of, scale_base=scale_base).qk(one, one, c)
     return (q * k)[0, 0, 0, 0::2]
@@ -321,9 +305,8 @@ def test_xpos_logits_are_those_of_torchscale() -> None:
 def test_xpos_has_no_value_where_its_factors_leave_float32() -> None:
     part = xpos(T512)
     assert part.unsupported_reason(65_722) is None
-    assert part.unsupported_reason(65_723) == (
-        "xpos has factors past the range of float32 beyond 65722 tokens"
-    )
+    said = "xpos has factors past the range of float32 beyond 65722 tokens"
+    assert part.unsupported_reason(65_723) == said
     assert xpos(T512, scale_base=1024.0).unsupported_reason(131_072) is None
 
 

@@ -6,8 +6,9 @@ import os
 import resource
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -106,6 +107,15 @@ def ended(process: subprocess.Popen[str]) -> Ran:
 def run(*words: str | Path, cwd: Path | None = None) -> Ran:
     """Returns how `python WORDS` ended."""
     return ended(begin(*words, cwd=cwd))
+
+
+def until(is_so: Callable[[], object], *, seconds: float = 240) -> None:
+    """Waits for what other processes do, which share the machine with other tests."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > end:
+            raise TimeoutError("it does not come to that")
+        time.sleep(0.02)
 
 
 def train_words(root: Path, *more: str) -> list[str]:

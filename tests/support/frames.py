@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from small import config_of
 
-from lengthgen.config import schema
 from lengthgen.files import append_rows
 from lengthgen.report.load import typed
 from lengthgen.runs import directory
@@ -80,7 +80,7 @@ def write_run(
 ) -> Path:
     """Writes a run directory whose two documents have these losses by length."""
     words = [f"scheme={scheme}", f"seed={seed}", "corpus=synthetic", f"runtime.root={root}"]
-    config = schema.from_overrides([*words, *overrides], config_dir=None, plugins=[])
+    config = config_of(*words, *overrides)
     config.run_dir.mkdir(parents=True, exist_ok=True)
     directory.write_config(config, config.run_dir)
     own: dict[str, Any] = {"seed": seed, "run": config.run_id, **columns}

@@ -45,11 +45,9 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
             if kind == "resolve":
                 return self.send_file(root / rest.partition("/")[2])
             if kind == "tree":
-                folder = root / rest.partition("/")[2]
-                below = (
-                    folder.rglob("*") if "recursive=t" in self.path.lower() else folder.glob("*")
-                )
-                return self.reply([entry(f, root) for f in sorted(below)])
+                below = "**/*" if "recursive=t" in self.path.lower() else "*"
+                files = sorted((root / rest.partition("/")[2]).glob(below))
+                return self.reply([entry(file, root) for file in files])
             names = [{"rfilename": e["path"]} for e in every(root) if e["type"] == "file"]
             about: dict[str, Any] = {"id": name.partition("/")[2], "sha": COMMIT, "siblings": names}
             return self.reply({**about, "tags": [], "private": False, "gated": False})

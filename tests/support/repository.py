@@ -13,9 +13,8 @@ PYTHONPATH = f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"
 
 def example(name: str) -> str:
     """Returns a file that the documentation shows as an example of one's own."""
-    pages = "".join(
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))
-    )
+    paths = sorted((ROOT / "docs").glob("*.md"))
+    pages = "".join(path.read_text(encoding="utf-8") for path in paths)
     return re.findall(rf"<!-- example: {name} -->\n```\w+\n(.*?)^```", pages, re.DOTALL | re.M)[0]
 
 

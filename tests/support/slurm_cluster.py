@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from commands import until
 from small import smaller
 
 from lengthgen.runs import status
@@ -152,12 +153,11 @@ def _running(*command: str) -> Generator[None]:
 
 
 def _wait(is_so: Callable[[], bool], folder: Path) -> None:
-    end = time.monotonic() + 30
-    while not is_so():
-        if time.monotonic() > end:
-            logs = [path.read_text(errors="replace")[-1500:] for path in folder.glob("*.log")]
-            raise TimeoutError("\n".join(["the cluster does not come up, or down", *logs]))
-        time.sleep(0.05)
+    try:
+        until(is_so, seconds=30)
+    except TimeoutError as error:
+        logs = [path.read_text(errors="replace")[-1500:] for path in folder.glob("*.log")]
+        raise TimeoutError("\n".join(["the cluster does not come up, or down", *logs])) from error
 
 
 def _free_ports(n: int) -> list[int]:

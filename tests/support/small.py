@@ -18,7 +18,7 @@ from lengthgen.config import plugins as plugin_files
 from lengthgen.config.compose import choices, load
 from lengthgen.config.schema import Config, ModelDims, from_overrides, from_plain, to_plain
 from lengthgen.errors import UserError
-from lengthgen.model.build import create, with_parts
+from lengthgen.model.build import create, generator_of, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import validate
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
@@ -43,6 +43,7 @@ SMALL_TASK = [
 ]
 # What a search and the tuning of rates take: they measure at T alone.
 MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.max_context", "eval.ref"))]
+FRESH = "train.init_from=null"  # the runs that an experiment begins with are not here
 CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "experiment=")
 VOCAB = 50
 
@@ -84,9 +85,14 @@ def _composed(*chosen: str) -> Config:
     return validate(from_plain(to_plain(_composed()) | {"scheme": scheme}))
 
 
+def config_of(*words: str, config_dir: Path | None = None) -> Config:
+    """Returns the configuration of a command line without plugins."""
+    return from_overrides(words, config_dir=config_dir, plugins=[])
+
+
 def valid(words: Sequence[str]) -> Config:
     """Returns the configuration of a command line, checked as before training."""
-    return validate(from_overrides(words, config_dir=None, plugins=[]))
+    return validate(config_of(*words))
 
 
 def every_scheme() -> list[tuple[str, str | None]]:
@@ -134,6 +140,13 @@ def some_qkv(
 def hidden(model: Transformer, tokens: Tensor, *, n_last: int | None = None) -> Tensor:
     """Returns the model's final states; a part that samples draws the same every time."""
     return model(tokens, n_last=n_last, generator=torch.Generator().manual_seed(0))
+
+
+def last_logits(model: Transformer, tokens_BS: Tensor) -> Tensor:
+    """Returns the logits after the last token as in evaluation, from a call with the whole text."""
+    draws = generator_of("evaluation", 0)
+    with torch.no_grad():
+        return model.logits(model(tokens_BS, n_last=1, generator=draws)[:, 0])
 
 
 def context(

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from small import VOCAB
+from small import VOCAB, config_of
 
 from lengthgen.config import schema
 from lengthgen.data import corpora, sources
@@ -37,9 +37,7 @@ def files(path: Path | str | Sequence[Path], **changes: object) -> schema.Corpus
 
 def shipped(*words: str) -> schema.Corpus:
     """Returns the corpus of a configuration."""
-    return schema.from_overrides(
-        [*words, "train.precision=fp32"], config_dir=None, plugins=[]
-    ).corpus
+    return config_of(*words, "train.precision=fp32").corpus
 
 
 def synthetic(**changes: int) -> schema.Corpus:
@@ -52,10 +50,8 @@ def synthetic(**changes: int) -> schema.Corpus:
 def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
     """Returns the documents of training and of validation."""
     source = sources.source_of(corpus)
-    train, validation = (
-        [*sources.documents(corpus, source, held_out=held_out)] for held_out in (False, True)
-    )
-    return train, validation
+    train = [*sources.documents(corpus, source, held_out=False)]
+    return train, [*sources.documents(corpus, source, held_out=True)]
 
 
 def names(documents: list[Document]) -> list[str]:

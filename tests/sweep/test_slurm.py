@@ -4,12 +4,12 @@ Runs on Slurm are compared with the same runs in this process.
 """
 
 import json
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import slurm_cluster
+from commands import until
 from slurm_cluster import Cluster, state_of, swept
 from trained import assert_same_bits
 
@@ -22,7 +22,6 @@ from lengthgen.sweep.states import PointState, pending, states_of
 pytestmark = pytest.mark.slow
 # Some seconds: a signal, or Slurm, comes in the middle of training.
 LONG = ("seed=2", "train.tokens=64000")
-SECONDS = 240  # that a test waits for a cluster which shares its machine with other tests
 
 
 @pytest.fixture(scope="session")
@@ -56,13 +55,6 @@ def locally(root: Path, cache: Path, *overrides: str) -> Path:
 def long_alone(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the long run that nothing interrupted."""
     return locally(tmp_path_factory.mktemp("alone"), cache, *LONG)
-
-
-def until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < end, "it does not come to that"
-        time.sleep(0.02)
 
 
 def finished(cluster: Cluster, *submitted: Point) -> None:

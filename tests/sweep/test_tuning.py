@@ -70,22 +70,14 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
         for seed, loss in zip((1, 2), repeats, strict=True)
     }
     rates = chosen(tmp_path, losses, "scheme=rope,nope", RATES, "seed=1,2")
-    assert {name: (tuned["lr"], tuned["scheme_lr_ratio"]) for name, tuned in rates.items()} == {
-        "rope": (1e-3, None),
-        "nope": (2e-3, None),
-    }
-    assert [trial["losses"] for trial in rates["rope"]["grid"]] == [
-        [3.0, 3.2],
-        [2.9, 3.4],
-        [3.3, 3.0],
-    ]
+    found = {name: (tuned["lr"], tuned["scheme_lr_ratio"]) for name, tuned in rates.items()}
+    assert found == {"rope": (1e-3, None), "nope": (2e-3, None)}
+    losses_of = [tuple(trial["losses"]) for trial in rates["rope"]["grid"]]
+    assert losses_of == [*by_point["rope"].values()]
     assert (rates["rope"]["seeds"], rates["rope"]["length"]) == ([1, 2], T)
     table = (tmp_path / "table.md").read_text()
-    assert [line.split()[-2] for line in table.splitlines() if line.startswith("| rope")] == [
-        "**3.1000**",
-        "3.1500",
-        "3.1500",
-    ]
+    shown = [line.split()[-2] for line in table.splitlines() if line.startswith("| rope")]
+    assert shown == ["**3.1000**", "3.1500", "3.1500"]
     assert "At the edge of the grid, so extend it: rope (train.lr=0.001)." in table
 
 
@@ -157,9 +149,8 @@ def test_a_grid_is_extended_by_a_second_one_of_the_same_training(
     tuned = chosen(tmp_path, losses, "scheme=rope", *words, **of_rows)["rope"]
     assert ([cell["lr"] for cell in tuned["grid"]], tuned["lr"]) == (grid, best)
     said = capsys.readouterr().out
-    replaced = (
-        f"scheme=rope: {tmp_path}/tuned.yaml had rates of another training; they are replaced\n"
-    )
+    path = tmp_path / "tuned.yaml"
+    replaced = f"scheme=rope: {path} had rates of another training; they are replaced\n"
     assert said == ("" if 1e-2 in grid else replaced)
 
 

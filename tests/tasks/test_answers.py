@@ -107,10 +107,8 @@ def test_an_answer_is_wrong_where_it_first_differs(
     evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, **about)
     for length in config.eval.lengths:
         spans = ANSWERS.windows(length, planned)
-        scored = {
-            s: np.array([[nats, predicted(s.document, n)] for n in range(s.end - s.scored, s.end)])
-            for s in spans
-        }
+        at = {s: range(s.end - s.scored, s.end) for s in spans}
+        scored = {s: np.array([[nats, predicted(s.document, n)] for n in at[s]]) for s in spans}
         (row,) = ANSWERS.rows(spans, scored, evaluation)
         assert row["first_wrong"] == [first_wrong(length)] * len(spans)
         assert row["token_hits"] == hits(length) * len(spans)
@@ -129,7 +127,7 @@ def test_a_window_too_short_for_an_example_has_a_remedy_that_works(corpus: Token
 
 def test_a_task_all_of_whose_prompts_are_held_out_says_so(root: Path) -> None:
     config = configured("task.length=1", "task.arguments.alphabet=3", "eval.lengths=[4]")
-    with pytest.raises(UserError, match=r"^task.length=1: of copy all prompts up to this length"):
+    with pytest.raises(UserError, match=r"^task.length=1: copy has few prompts up to this length"):
         loaded(config, root)
 
 

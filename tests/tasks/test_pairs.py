@@ -91,9 +91,8 @@ def test_words_have_own_characters_that_texts_are_spelt_by(rule: Task, tmp_path:
         assert rule.detokenize(short) == f"{asked} = {done}"
     reordered = written(tmp_path / "other.txt", dict(reversed(scan().items())))
     reordered.write_bytes(b"\xef\xbb\xbf" + reordered.read_bytes())  # as Notepad writes
-    assert task_of(corpus_of(composed(reordered))).tokenize(" ".join(words)) == "".join(
-        signs.values()
-    )
+    other = task_of(corpus_of(composed(reordered)))
+    assert other.tokenize(" ".join(words)) == "".join(signs.values())
 
 
 def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule: Task) -> None:

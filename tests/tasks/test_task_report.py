@@ -93,26 +93,20 @@ def test_seeds_have_equal_weight_and_a_length_that_one_lacks_has_no_value() -> N
     assert one.by_length["accuracy"].to_dict() == {5: 0.5}
 
 
-@pytest.mark.parametrize(
-    ("right", "half"),
-    [
-        ({2: 20, 4: 20, 8: 20}, ">= 8"),
-        ({2: 20, 4: 10, 8: 9}, "4"),
-        ({2: 20, 4: 3, 8: 20}, "2"),
-        ({2: 0, 4: 20, 8: 20}, "< 2"),
-    ],
-)
-def test_half_of_the_answers_are_right_to_the_half_length(right: dict[int, int], half: str) -> None:
-    one = by_series(*(answered(*shares(n), length=length) for length, n in right.items()))["rope"]
+HALVES = {">= 8": (20, 20, 20), "4": (20, 10, 9), "2": (20, 3, 20), "< 2": (0, 20, 20)}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_of_the_answers_are_right_to_the_half_length(half: str) -> None:
+    right = zip((2, 4, 8), HALVES[half], strict=True)
+    one = by_series(*(answered(*shares(n), length=length) for length, n in right))["rope"]
     assert one.half_length == half
 
 
 def two_tasks(*, unlearned: bool = False) -> pd.DataFrame:
     """Two tasks and three schemes: alibi is the best at copy, rope at reverse, t5 the last."""
-    right = {
-        "copy": {"alibi": 18, "rope": 10, "t5": 2},
-        "reverse": {"alibi": 4, "rope": 9, "t5": 4},
-    }
+    right = {"copy": {"alibi": 18, "rope": 10, "t5": 2}}
+    right |= {"reverse": {"alibi": 4, "rope": 9, "t5": 4}}
     rows = [
         answered(*shares(n if length > L else seen), length=length, scheme=s, task=task, seed=seed)
         for task, of_task in right.items()

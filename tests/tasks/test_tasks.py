@@ -1,5 +1,6 @@
 """What all tasks hold to, and every answer against a second computation from the prompt's text."""
 
+import math
 import re
 import string
 from collections.abc import Callable
@@ -46,19 +47,10 @@ def hinted(prompt: str) -> str:
     """Reads each digit at the place that its letter says, counted from the lowest letter."""
     marked = re.findall(r"([a-zA-Z])(\d)", prompt)
     places = [string.ascii_letters.index(letter) for letter, _ in marked]
-    total = sum(
-        int(digit) * 10 ** (place - min(places))
-        for place, (_, digit) in zip(places, marked, strict=True)
-    )
+    least = min(places)
+    total = sum(int(d) * 10 ** (n - least) for n, (_, d) in zip(places, marked, strict=True))
     written = str(total)[::-1]
     return "".join(string.ascii_letters[min(places) + i] + one for i, one in enumerate(written))
-
-
-def modsum(prompt: str) -> str:
-    total = 0
-    for character in prompt:
-        total += int(character) if character.isdigit() else 0
-    return str(total)[-1]
 
 
 def polynomial(prompt: str) -> str:
@@ -66,24 +58,11 @@ def polynomial(prompt: str) -> str:
     return str(eval(re.sub(r"x(\d)", rf"*({x})**\1", terms)) % 10)
 
 
-def multiplication(prompt: str) -> str:
-    a, b = prompt[:-1].split("*")
-    return str(int(a) * int(b))[::-1]
-
-
 def bitwise_or(prompt: str) -> str:
     a, b = prompt[:-1].split("|")
     size = max(len(a), len(b))
     joined = int(a, 2) << (size - len(a)) | int(b, 2) << (size - len(b))
     return f"{joined:0{size}b}"
-
-
-def sort_letters(prompt: str) -> str:
-    return "".join(chr(i) * prompt[:-1].count(chr(i)) for i in range(128))
-
-
-def sort_numbers(prompt: str) -> str:
-    return ",".join(sorted(prompt[:-1].split(","), key=lambda number: number.zfill(9)))
 
 
 def mqar(prompt: str) -> str:
@@ -211,9 +190,9 @@ ANSWERS: dict[str, Callable[[str], str]] = {
     "flip_flop": flip_flop,
     "frequent_words": frequent_words,
     "lego": lego,
-    "modsum": modsum,
+    "modsum": lambda p: str(sum(map(int, re.findall(r"\d", p))))[-1],
     "mqar": mqar,
-    "multiplication": multiplication,
+    "multiplication": lambda p: str(math.prod(map(int, p[:-1].split("*"))))[::-1],
     "odds_first": odds_first,
     "parity": lambda p: str(len(p.replace("0", "")[:-1]) % 2),
     "passkey": passkey,
@@ -222,8 +201,8 @@ ANSWERS: dict[str, Callable[[str], str]] = {
     "reverse": lambda p: "".join(reversed(p[:-1])),
     "reverse_twice": lambda p: "".join(reversed(p[:-1])) + p[:-1],
     "selective_copy": lambda p: p[:-1].replace(".", ""),
-    "sort": sort_letters,
-    "sort_numbers": sort_numbers,
+    "sort": lambda p: "".join(chr(i) * p[:-1].count(chr(i)) for i in range(128)),
+    "sort_numbers": lambda p: ",".join(sorted(p[:-1].split(","), key=lambda n: n.zfill(9))),
     "stack_manipulation": stack_manipulation,
     "variable_tracking": variable_tracking,
 }  # second implementations; a new task can do without
@@ -451,10 +430,7 @@ def test_arguments_decide_how_much_is_answered(
         ("task=flip_flop task.arguments.ignored=1.5", "task.arguments.ignored: 1.5 should be less"),
         ("task=pcfg task.arguments.answer=9", "task.arguments: answer=9 is below 10, twice string"),
         ("task=sort task.arguments.scratchpad=IX", "task.arguments: scratchpad='IX' is not made o"),
-        (
-            "task=addition_scratchpad +task.arguments.spaces=0.1",
-            "task.arguments: a scratchpad goes with plain addition only",
-        ),
+        ("task=addition_scratchpad +task.arguments.spaces=0.1", "task.arguments: a scratchpad goe"),
     ],
 )
 def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
@@ -483,9 +459,7 @@ def test_an_error_that_few_examples_meet_names_the_line_of_the_task(tmp_path: Pa
     write(tmp_path, {"interleave.py": rare, "conf/task/interleave.yaml": YAML})
     conf, plugins = tmp_path / "conf", [tmp_path / "interleave.py"]
     corpus = from_overrides(["task=interleave"], config_dir=conf, plugins=plugins).corpus
-    with pytest.raises(
-        UserError, match=r"task.kind: Interleave raised KeyError.*leave.py, line \d+"
-    ):
+    with pytest.raises(UserError, match=r"task.kind: Interleave raised KeyError.*leave.py, line "):
         list(sources.source_of(corpus).read(held_out=False))
 
 

@@ -38,9 +38,8 @@ def begun(config: Config) -> tuple[dict[str, torch.Tensor], list[str]]:
     return dict(model.state_dict()), said
 
 
-@pytest.mark.parametrize("more", [(), ("train.length=64", "train.lr=1e-3", "seed=7")])
-def test_the_same_scheme_begins_with_all_weights(base: Path, more: tuple[str, ...]) -> None:
-    weights, _ = begun(config_of(base, "scheme=t5", *more))
+def test_the_same_scheme_begins_with_all_weights(base: Path) -> None:
+    weights, _ = begun(config_of(base, "scheme=t5", "train.length=64", "train.lr=1e-3", "seed=7"))
     torch.testing.assert_close(weights, weights_of(base), rtol=0, atol=0)
 
 
@@ -81,9 +80,7 @@ def test_a_run_is_named_by_its_first_weights_not_by_their_place(
 def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) -> None:
     root = f"runtime.root={base.parent}"
     second = pipeline.train(small_config("scheme=t5", "seed=2", "eval.lengths=[16]", root))
-    first, other = (
-        config_of(run, "scheme=t5", f"seed={seed}") for seed, run in ((1, base), (2, second))
-    )
+    first, other = (config_of(r, "scheme=t5", f"seed={n}") for n, r in ((1, base), (2, second)))
     assert first.run_id.split("-")[-1] != other.run_id.split("-")[-1]
     assert first.recipe == other.recipe != small_config("scheme=t5").recipe
 
@@ -100,8 +97,8 @@ def test_keys_that_describe_the_same_model_are_no_difference(base: Path) -> None
     [
         (["model.d_model=64"], r"has model.d_model=32; give model.d_model=32"),
         (
-            ["model.norm=rms", "model.d_ff=48", "model.biases=[qkv]"],
-            r"has (model.d_ff=\d+ model.norm=layer model.biases=\[.*\]); give \1",
+            ["model.norm=rms", "model.biases=[qkv]"],
+            r"(model.norm=layer model.biases=.*); give \1",
         ),
         (["train.init_from=absent"], r"train.init_from: absent: no such run in"),
         (["train.init_from=3"], r"train.init_from"),

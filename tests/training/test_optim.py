@@ -65,9 +65,8 @@ def test_adams_first_step_moves_a_schemes_parameters_by_rate_times_ratio(scheme:
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
 def test_the_rate_warms_up_linearly_and_ends_at_its_minimum(schedule: str) -> None:
-    train = small_config(
-        "train.tokens=12800", "train.warmup_fraction=0.1", f"train.schedule={schedule}"
-    ).train
+    words = ["tokens=12800", "warmup_fraction=0.1", f"schedule={schedule}"]
+    train = small_config(*(f"train.{word}" for word in words)).train
     rates = [lr_at(step, train) for step in range(train.steps)]
     assert train.steps == 100
     assert rates[:10] == pytest.approx([train.lr * (i + 1) / 10 for i in range(10)])

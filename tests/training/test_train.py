@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
@@ -16,19 +15,11 @@ from typing import Any
 
 import pytest
 import torch
-from commands import begin, ended, here, run, train_words
+from commands import begin, ended, here, run, train_words, until
 from small import SMALL, SMALL_TASK, close, small_config, valid
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from trained import (
-    ALONE,
-    QUIET,
-    assert_same_bits,
-    newest_checkpoint,
-    rows_of,
-    take_steps,
-    weights_of,
-)
+from trained import QUIET, assert_same_bits, newest_checkpoint, rows_of, take_steps, weights_of
 
 from lengthgen import pipeline
 from lengthgen.config.schema import Config
@@ -40,7 +31,7 @@ from lengthgen.files import read_rows
 from lengthgen.model.build import create
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
-from lengthgen.runs.distributed import Ranks
+from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training import trainer
 from lengthgen.training.optim import lr_at
 from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
@@ -65,9 +56,8 @@ def step_reached(root: Path) -> int:
 
 
 def wait_for_step(step: int, process: subprocess.Popen[str], root: Path) -> None:
-    while step_reached(root) < step:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    until(lambda: process.poll() is not None or step_reached(root) >= step)
+    assert process.poll() is None, process.communicate()
 
 
 @pytest.mark.slow
@@ -111,9 +101,8 @@ def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
     process = begin(*start, *words(tmp_path, cache, *more), *end)
     wait_for_step(8, process, tmp_path)
     process.send_signal(kinds[0])
-    status, until = run_of(tmp_path) / "status.json", time.time() + 60
-    while '"running"' in status.read_text() and time.time() < until:
-        time.sleep(0.05)
+    status = run_of(tmp_path) / "status.json"
+    until(lambda: '"running"' not in status.read_text(), seconds=60)
     if TASK in start:
         os.killpg(process.pid, signal.SIGKILL)
     ran = ended(process)
@@ -241,14 +230,7 @@ def test_micro_batches_add_up_to_a_batch(
     torch.testing.assert_close(*ends, rtol=0, atol=2e-6)
 
 
-def launch(state: State, stepping: tuple[Config, Any]) -> Tensor:
-    batch = batch_of(state, stepping[1], ranks=ALONE)
-    loss = loss_of(state, ranks=ALONE)
-    return launch_step(state, batch, ranks=ALONE, loss=loss)
-
-
-def spoil(module: torch.nn.Module, given: object, x_BTD: Tensor) -> Tensor:
-    """Makes what a model returns not finite."""
+def spoil(_module: nn.Module, _given: object, x_BTD: Tensor) -> Tensor:
     return x_BTD * torch.nan
 
 
@@ -265,14 +247,15 @@ def test_the_first_step_that_is_not_finite_is_named_after_those_behind_it(
     stepping: tuple[Config, Any], step: int, what: str, said: str
 ) -> None:
     state = state_of(stepping[0])
+    model, loss = state.model, loss_of(state, ranks=ALONE)
     for i in range(step + 3):
         with ExitStack() as hooks:
             if i == step and what == "loss":
-                hooks.enter_context(state.model.register_forward_hook(spoil))
+                hooks.enter_context(model.register_forward_hook(spoil))
             elif i == step:  # the logarithm of what is negative
-                weight = state.model.embedding.weight
-                hooks.enter_context(weight.register_hook(torch.Tensor.log))
-            launch(state, stepping)
+                hooks.enter_context(model.embedding.weight.register_hook(torch.Tensor.log))
+            batch = batch_of(state, stepping[1], ranks=ALONE)
+            launch_step(state, batch, ranks=ALONE, loss=loss)
     with pytest.raises(Diverged, match=said):
         check_finite(state, ALONE)
 
