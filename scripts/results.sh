@@ -32,8 +32,8 @@
 #   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
 #   more_tokens RoPE, NoPE and sinusoidal positions of leaderboard, without the convolution, after 24
 #               million tokens, one seed
-#   size        KERPLE, ALiBi, NoPE and RoPE of leaderboard, with the convolution, at model=small,
-#               three seeds
+#   size        the schemes of leaderboard, with the convolution, at model=small, three seeds; of T5
+#               and sinusoidal positions one
 #   train_1024  RoPE, ALiBi, NoPE and KERPLE of leaderboard, with the convolution, trained at T = 1,024,
 #               one seed
 #   sinusoidal_scale  sinusoidal positions of leaderboard with a learned scale, and with twice the
@@ -329,10 +329,11 @@ more_tokens() {
 size() {
   .venv/bin/lengthgen tune scheme=rope_conv model=small train.lr=2e-3,4e-3 train.tokens=2000000 \
     eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/rates/small "${given[@]}"
-  local larger=(experiment=leaderboard model=small seed=1,2,3
-    'eval.lengths=[128,512,1024,2048,4096,16384]')
-  sweep size "${larger[@]}" scheme=rope_conv,nope_conv,alibi_conv
-  sweep size "${larger[@]}" scheme=kerple_conv train.scheme_lr_ratio=4
+  local larger=(experiment=leaderboard model=small 'eval.lengths=[128,512,1024,2048,4096,16384]')
+  sweep size "${larger[@]}" seed=1,2,3 scheme=rope_conv,nope_conv,alibi_conv
+  sweep size "${larger[@]}" seed=1,2,3 scheme=kerple_conv train.scheme_lr_ratio=4
+  sweep size "${larger[@]}" seed=1 scheme=t5_conv train.scheme_lr_ratio=64
+  sweep size "${larger[@]}" seed=1 scheme=sinusoidal_conv train.lr=2e-3
   after lengthgen report runs/size/*-s?-* --out results/size
   after python docs/training_loss.py results/size/training.csv runs/size/*-s?-*
 }

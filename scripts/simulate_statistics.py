@@ -2,7 +2,7 @@
 
     python scripts/simulate_statistics.py [--out results/statistics] [--scale 1.0]
 
-Writes table.md; minutes on one core. Losses are drawn, not trained: an effect of each
+Writes table.md; a quarter of an hour on one core. Losses are drawn, not trained: an effect of each
 seed, each document and each cell (seed, document), normal, or documents with Student's t of three
 degrees of freedom. The functions are those of the report.
 """
