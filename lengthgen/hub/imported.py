@@ -120,10 +120,11 @@ def _config(
     words += [f"train.lr={FINE_TUNING}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
-    if "window" in read.parts and not any("eval.reference_variants=" in word for word in words):
-        words.append("eval.reference_variants=[]")  # `window` would replace its own by a wider one
     base = from_overrides(words, config_dir=None, plugins=[])
     plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
+    if not any(word.startswith("eval.reference_variants=") for word in words):
+        others = [name for name in base.eval.reference_variants if name not in read.parts]
+        plain["eval"]["reference_variants"] = others  # a part of its own would be replaced
     shipped: dict[str, Any] = {}
     if scheme in compose.choices("scheme", config_dir=None):
         shipped = compose.load("scheme", scheme)
