@@ -173,9 +173,8 @@ def right(study: str, task: str, name: str, part: str = "unseen") -> Estimate:
     """Returns the percentage of right answers at lengths beyond L, or up to L (`seen`)."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
     [share] = (getattr(a, part) for a in accuracies(of_task) if a.series == name)
-    seeds = tuple(100 * x for x in share.seeds)
-    bounds = {name: 100 * getattr(share, name) for name in ("value", "low", "high")}
-    return Estimate(**bounds, seeds=seeds)
+    percent = {name: 100 * getattr(share, name) for name in ("value", "low", "high")}
+    return replace(share, **percent, seeds=tuple(100 * x for x in share.seeds), spread=None)
 
 
 def curves(study: str, lengths: list[int], *names: str) -> str:

@@ -283,6 +283,7 @@ class TensorBoard:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         self._config, self._run_dir = config, run_dir
+        self._folder = run_dir / "tensorboard"
 
     def __enter__(self) -> Self:
         try:
@@ -290,32 +291,30 @@ class TensorBoard:
         except ImportError:
             needs = 'needs tensorboard; pip install "lengthgen[tensorboard]"'
             raise UserError(f"runtime.tensorboard=true {needs}") from None
-        folder = self._run_dir / "tensorboard"
-        shutil.rmtree(folder, ignore_errors=True)
-        with writing(folder):
-            self._writer: Any = SummaryWriter(folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with writing(self._folder):
+            self._writer: Any = SummaryWriter(self._folder)
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self.row(row)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with writing(self._run_dir / "tensorboard"):
+        with writing(self._folder):
             self._writer.close()
 
     def row(self, row: Row) -> None:
         """Shows a row of train.jsonl."""
-        with writing(self._run_dir / "tensorboard"):
-            for key, value in _numbers(row).items():
-                self._writer.add_scalar(key, value, row["train/step"])
+        self._add(_numbers(row), row["train/step"])
 
     def results(self) -> None:
         """Shows what is evaluated, with the length in place of the step."""
-        points = _evaluated(self._run_dir, say=len)[-1]
-        with writing(self._run_dir / "tensorboard"):
-            for length, point in points.items():
-                for key, value in point.items():
-                    if not isinstance(value, str):
-                        self._writer.add_scalar(f"eval/{key}", value, length)
+        for length, point in _evaluated(self._run_dir, say=len)[-1].items():
+            self._add({f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}, length)
+
+    def _add(self, numbers: Mapping[str, float], step: int) -> None:
+        with writing(self._folder):
+            for key, value in numbers.items():
+                self._writer.add_scalar(key, value, step)
 
 
 def write_report(run_dirs: Sequence[Path], config: Config) -> str:

@@ -142,7 +142,7 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
         group = override.key_or_group
         replaced |= {"corpus", "task"} if group in ("corpus", "task") else {group}
         if files := {} if override.is_interval_sweep() else choices(group, config_dir=config_dir):
-            names = [word.partition("=")[2] for word in _axis(override, config_dir)]
+            names = [word.partition("=")[2] for word in _axis(override, files)]
             for file in filter(None, map(files.get, names)):
                 replaced |= {*settings_of(group, file)}
     budgets = {"train.steps", "train.tokens"}  # one budget in two units
@@ -230,7 +230,7 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
     for a, b in itertools.combinations(parsed, 2):
         if a.key_or_group == b.key_or_group and (a.is_sweep_override() or b.is_sweep_override()):
             raise UserError(f"{a.input_line} and {b.input_line} set one key; drop one of them")
-    axes = [_axis(override, config_dir) for override in parsed]
+    axes = [_axis(o, choices(o.key_or_group, config_dir=config_dir)) for o in parsed]
     return [list(point) for point in itertools.product(*axes)]
 
 
@@ -257,13 +257,13 @@ def axes(overrides: Sequence[str], *, config_dir: Path | None) -> tuple[list[str
         elif override.is_interval_sweep():
             several.append(Axis(key, [], sweep.start, sweep.end, "log" in sweep.tags))
         else:
-            words = _axis(override, config_dir)
+            words = _axis(override, choices(override.key_or_group, config_dir=config_dir))
             several.append(Axis(key, [word.removeprefix(f"{key}=") for word in words]))
     return fixed, several
 
 
-def _axis(override: Override, config_dir: Path | None) -> list[str]:
-    """Returns an override once for each of the values it holds."""
+def _axis(override: Override, names: Iterable[str]) -> list[str]:
+    """Returns an override once for each of the values it holds; glob() is of these names."""
     from hydra.core.override_parser.types import Glob
     from hydra.errors import HydraException
 
@@ -276,7 +276,7 @@ def _axis(override: Override, config_dir: Path | None) -> list[str]:
         )
     try:
         points = (
-            sweep.filter([*choices(override.key_or_group, config_dir=config_dir)])
+            sweep.filter([*names])
             if isinstance(sweep, Glob)
             else list(override.sweep_string_iterator())
         )
@@ -322,8 +322,6 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
     key or value that no run has, and where no run meets all conditions.
     """
-    from hydra.core.override_parser.types import Glob
-
     settings: dict[str, dict[str, Any]] = {}
     for run, config in configs.items():
         groups = {**config, "task": config.get("corpus", {}).get("task")}
@@ -332,17 +330,13 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     kept = set(settings)
     for condition in conditions:
         (override,) = _parse([condition])
-        key, several = override.key_or_group, override.value()
+        key = override.key_or_group
         known = {run: plain[key] for run, plain in settings.items() if key in plain}
         if not known:
             every = set().union(*settings.values())
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
-        if isinstance(several, Glob):
-            words = several.filter([x for x in known.values() if isinstance(x, str)])
-            if not words:
-                raise UserError(f"{condition}: matches no run here; there are {_listed(known)}")
-        else:
-            words = [values([word])[key] for word in _axis(override, None)]
+        names = dict.fromkeys(x for x in known.values() if isinstance(x, str))
+        words = [values([word])[key] for word in _axis(override, names)]
         chosen = [x if isinstance(x, bool) or x in known.values() else number(x) for x in words]
         for value in chosen:
             if value not in known.values():
@@ -394,10 +388,6 @@ def settings_of(group: str, file: Path, *below: Path) -> dict[str, Any]:
         if parent := next((path for path in files if path.is_file()), None):
             settings |= settings_of(group, parent, file, *below) if parent not in below else {}
     return settings | flatten(plain if _is_global(file) else {group: plain})
-
-
-def _listed(known: Mapping[str, Any]) -> str:
-    return shortened(", ".join(sorted({*map(_as_override, known.values())})))
 
 
 def _is_global(file: Path) -> bool:

@@ -58,7 +58,15 @@ def export(
     checkpoint = checkpoints.final(config, run_dir)
     keys, weights = layout(config, run_dir, checkpoint.weights)
     with new_folder(folder) as aside:
-        _write_weights(weights, aside / WEIGHTS)
+        (path := aside / WEIGHTS).touch()
+        mode = path.stat().st_mode
+        try:
+            save_file(weights, path, metadata={"format": "pt"})
+            path.chmod(mode)  # 0600 in spite of the umask
+        except SafetensorError as error:  # a full disk too
+            raise UserError(
+                f"{folder}: cannot be written ({first_line(error)}); free disk space"
+            ) from error
         about = About(
             lengthgen=__version__,
             run=config.run_id,
@@ -90,19 +98,6 @@ def export(
     if checkpoint.step < config.train.steps:
         say(f"{run_dir.name} is unfinished: this is step {checkpoint.step} of {config.train.steps}")
     return folder
-
-
-def _write_weights(weights: Weights, path: Path) -> None:
-    """Writes a file of safetensors, without a copy in memory, with the mode of other new files."""
-    (mode := path.with_suffix(".mode")).touch()
-    try:
-        save_file(weights, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # a full disk too
-        raise UserError(
-            f"{path}: cannot be written ({first_line(error)}); free disk space"
-        ) from error
-    shutil.copymode(mode, path)  # 0600 in spite of the umask
-    mode.unlink()
 
 
 def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, Any], Weights]:

@@ -157,7 +157,8 @@ def _refuse_other_splits(given: str) -> None:
         first for first, *below in parts if below or kind_of(Path(first)) not in (".py", ".md")
     }
     found = [[word[0] for word in SPLIT.finditer(name)] for name in names]
-    words = sorted({own[0] for own in found if len(own) == 1}, key=_is_validation)
+    words = sorted({own[0] for own in found if len(own) == 1})
+    words.sort(key=lambda word: not word.lower().startswith(("val", "dev")))  # these first
     train, held = ([w for w in words if w.lower().startswith("train") == t] for t in (True, False))
     if train and held:
         globs = (f"{top}/*{word[0]}*" for word in (train, held))
@@ -165,11 +166,6 @@ def _refuse_other_splits(given: str) -> None:
             f"corpus.path: {given} has {shortened(', '.join(train + held))}, which would be mixed; "
             "give 'corpus.path={}' 'corpus.validation_path={}', or a list of files".format(*globs)
         )
-
-
-def _is_validation(word: str) -> tuple[bool, str]:
-    """Sorts the words for validation first."""
-    return not word.lower().startswith(("val", "dev")), word
 
 
 def _size(path: Path) -> int:
