@@ -63,9 +63,11 @@ def ppl(study: str, name: str, length: int | None = None, protocol: str = "tail"
     return math.exp(sample.mean(0).value) if sample else math.nan
 
 
-def apart(study: str, a: str, b: str, length: int | None = None) -> Estimate:
+def apart(
+    study: str, a: str, b: str, length: int | None = None, protocol: str = "tail"
+) -> Estimate:
     """Returns the loss of one series minus that of another."""
-    return sums(study).difference(*(cell(study, name, length) for name in (a, b)))
+    return sums(study).difference(*(cell(study, name, length, protocol) for name in (a, b)))
 
 
 def gain(

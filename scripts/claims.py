@@ -190,6 +190,8 @@ def page(claims: Mapping[str, Any]) -> str:
             found = [judged(s, {"study": section["study"], **claim}) for s in claim["here"]]
             here, word = "; ".join(text for text, _ in found), verdict([h for _, h in found])
             published = claim.get("published", "direction only")
+            if protocol := claim.get("protocol"):
+                here = f"`{protocol}`: {here}"
             cells = [claim["claim"], claim["source"], published, here, f"**{word}**"]
             lines.append(f"| {' | '.join(cells)} |")
         table = "\n".join(lines)

@@ -180,7 +180,7 @@ def _sliding_by(stride: int) -> Protocol:
     return Protocol(
         name=f"sliding-{stride}",
         summary=f"windows every {stride} tokens; each scores its new tokens, the first all",
-        source="ALiBi Tables 7 and 13-15; PI and YaRN with stride 256",
+        source="PI and YaRN with stride 256; ALiBi Table 7 with 512",
         place=partial(_sliding, stride=stride),
         reads=("sliding_documents",),
     )
