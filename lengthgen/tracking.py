@@ -262,20 +262,11 @@ class Tracker:
         run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
         with TemporaryDirectory() as folder:
             page, *_ = report.write(rows, sections, Path(folder))
-            self._log_files(run, "report", page)
+            run.log_artifact(page, name=f"report-{run.id}", type="report")
         if self._config.runtime.wandb_checkpoint:
             weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
-            self._log_files(run, "model", weights, self._run_dir / "config.yaml")
+            run.log_artifact(weights, name=f"model-{run.id}", type="model")
         run.summary.update(values)
-
-    def _log_files(self, run: "wandb.Run", kind: str, *paths: Path) -> None:
-        """Stores files as an artifact of the run; the same content is no new version."""
-        import wandb
-
-        artifact = wandb.Artifact(f"{kind}-{run.id}", type=kind)
-        for path in paths:
-            artifact.add_file(str(path))
-        run.log_artifact(artifact)
 
 
 class TensorBoard:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, note_defaults
-from lengthgen.cli.console import echo, warn_once
+from lengthgen.cli.console import echo
 from lengthgen.cli.sweep import DryRun, Jobs, Slurm, print_states, run, slurm_overrides
 
 
@@ -37,7 +37,7 @@ def tune(
     if dry_run or any(point.state not in ("done", "diverged") for point in states.values()):
         more = print_states(points, states, submitted=slurm is not None)
         sys.exit(more and not dry_run)
-    written = tuning.write(points, out, say=warn_once)
+    written = tuning.write(points, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:
         echo(path)

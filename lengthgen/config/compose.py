@@ -126,6 +126,8 @@ def beneath(
 ) -> list[str]:
     """Returns the lower overrides that the upper ones leave in force."""
     replaced = _replaced_by(overrides, config_dir=config_dir)
+    if replaced & {"corpus", "task"}:  # a task makes its own text
+        replaced |= {"corpus", "task"}
     own = [override.key_or_group for override in _parse(lower)]
     kept = [not {key, key.partition(".")[0]} & replaced for key in own]
     return [*itertools.compress(lower, kept)]
@@ -140,7 +142,7 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
     replaced = set[str]()
     for override in _parse(overrides):
         group = override.key_or_group
-        replaced |= {"corpus", "task"} if group in ("corpus", "task") else {group}
+        replaced.add(group)
         if files := {} if override.is_interval_sweep() else choices(group, config_dir=config_dir):
             names = [word.partition("=")[2] for word in _axis(override, files)]
             for file in filter(None, map(files.get, names)):
@@ -307,11 +309,15 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     """Returns the choices of each group, and the default of each key that any choice has."""
     folders = _folders(config_dir)
     groups = {group: sorted(folders[group]) for group in sorted({*folders} - {VARIANT})}
-    flat = flatten(defaults())
+    config = read(conf_dir() / "config.yaml")
+    chosen = [item for entry in config.pop("defaults")[1:] for item in entry.items()]
+    others, usual = dict[str, Any](), flatten(config)
     for group in groups:
-        for file in folders[group].values():
+        for name, file in folders[group].items():
             settings = settings_of(group, file)
-            flat |= {key: settings[key] for key in settings if key.startswith(f"{group}.")}
+            own = {key: settings[key] for key in settings if key.startswith(f"{group}.")}
+            (usual if (group, name) in chosen else others).update(own)
+    flat = others | usual
     one_line = {k: "" if v == "???" else _as_override(v) for k, v in flat.items()}
     return {key: [value] for key, value in one_line.items()} | groups
 

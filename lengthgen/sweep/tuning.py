@@ -1,7 +1,7 @@
 """One learning rate for each scheme: a grid of them, and the one of least loss at T."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from lengthgen.evaluation.rows import loss, stored
 from lengthgen.files import replace_file
 from lengthgen.model.transformer import build_scheme
 from lengthgen.report import tables
-from lengthgen.runs import directory
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
 
@@ -46,8 +45,7 @@ def points(
     for key in varied:
         if key not in AXES:
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
-    names = {point.config.scheme.name for point in every}
-    if not set(RATES) & set(varied) and not names <= _tuned(out).keys():
+    if not set(RATES) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
     # Without those whose ratio is the rate of no parameters.
     distinct = {(p.config.scheme.name, *_rates(p), p.config.seed): p for p in reversed(every)}
@@ -73,80 +71,51 @@ def _rates(point: Point) -> tuple[float, float | None]:
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 
-def write(points: Sequence[Point], out: Path, *, say: Callable[[str], None]) -> list[Path]:
+def write(points: Sequence[Point], out: Path) -> list[Path]:
     """Chooses the rates of points that are evaluated or diverged; writes table and rates into OUT.
 
-    Rates of other schemes in tuned.yaml stay, and so do the losses of earlier grids. Raises
-    UserError, after that, for schemes of which every rate diverged, or whose only rate would
-    replace those of another training.
+    Rates of other schemes in tuned.yaml stay. Raises UserError, after that, for schemes of which
+    every rate diverged.
     """
-    chosen, diverged, single = _tuned(out), list[str](), list[str]()
+    chosen: dict[str, Any] = compose.read(out / FILE) if (out / FILE).exists() else {}
+    diverged: list[str] = []
     for name in dict.fromkeys(point.config.scheme.name for point in points):
-        own, before = [p for p in points if p.config.scheme.name == name], chosen.get(name, {})
-        about = _about(own)
-        is_same = about.items() <= before.items()
-        if before and not is_same and not set(RATES) & set(own[0].varied):
-            single.append(name)
-        elif choice := _choice(own, before["grid"] if is_same else []):
-            chosen[name] = {**choice, **about, "grid": choice["grid"]}
-            if before and not is_same:
-                say(f"scheme={name}: {out / FILE} had rates of another training; they are replaced")
+        if choice := _choice([p for p in points if p.config.scheme.name == name]):
+            chosen[name] = choice
         else:
             diverged.append(name)
     if chosen:
         text = yaml.safe_dump(chosen, sort_keys=False, default_flow_style=None)
         replace_file(out / "table.md", tables.markdown(tables.rates(chosen)).encode())
         replace_file(out / FILE, (HEADING + text).encode())
-    if single:
-        names = ",".join(single)
-        raise UserError(
-            f"scheme={names}: one value leaves no choice, and {out / FILE} has rates of another "
-            "training; give several values, or another --out"
-        )
     if diverged:
         names = ",".join(diverged)
         raise UserError(f"scheme={names}: every rate of the grid diverged; give lower ones")
     return [out / "table.md", out / FILE]
 
 
-def _tuned(out: Path) -> dict[str, Any]:
-    """Returns what was chosen before, by scheme."""
-    return compose.read(out / FILE) if (out / FILE).exists() else {}
-
-
-def _about(points: Sequence[Point]) -> dict[str, Any]:
-    """Returns what the losses of one scheme share; those of two grids compare if it is the same."""
-    config = points[0].config
-    unrated = config.train.model_copy(update={"lr": 1.0, "scheme_lr_ratio": 1.0})
-    begun = directory.read_provenance(points[0].run_dir, run=points[0].run_id)
-    return {
-        "model": config.model.label,
-        "corpus": config.corpus.name,
-        "fingerprint": begun.get("fingerprint", "")[:12],
-        **config.train.model_dump(include={"length", "tokens", "batch_tokens"}),
-        "recipe": config.model_copy(update={"train": unrated}).recipe,
-        "eval": config.eval.model_dump(include={"targets", "endpoints", "precision"}),
-        "seeds": [*dict.fromkeys(point.config.seed for point in points)],
-    }
-
-
-def _choice(points: Sequence[Point], before: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _choice(points: Sequence[Point]) -> dict[str, Any] | None:
     """Returns the rates of least mean loss over seeds of a scheme; of equal ones the first.
 
-    `grid` holds the losses at T of each seed in nats per token, after those of the grid before;
-    null where one diverged. None if all did.
+    `grid` holds the losses at T of each seed in nats per token, null where one diverged. None if
+    all did.
     """
-    new: dict[tuple[float, float | None], list[Any]] = {}
+    losses: dict[tuple[float, float | None], list[Any]] = {}
     for point in points:
         loss = loss_at_t(point)
-        new.setdefault(_rates(point), []).append(None if loss == math.inf else loss)
-    losses = {(cell["lr"], cell["scheme_lr_ratio"]): cell["losses"] for cell in before} | new
+        losses.setdefault(_rates(point), []).append(None if loss == math.inf else loss)
     finite = {rates: math.fsum(own) / len(own) for rates, own in losses.items() if None not in own}
     if not finite:
         return None
+    (lr, ratio), config = min(finite, key=finite.__getitem__), points[0].config
     cells = [{"lr": lr, "scheme_lr_ratio": r, "losses": own} for (lr, r), own in losses.items()]
-    lr, ratio = min(finite, key=finite.__getitem__)
-    return {"lr": lr, "scheme_lr_ratio": ratio, "grid": cells}
+    return {
+        **{"lr": lr, "scheme_lr_ratio": ratio},
+        **{"model": config.model.label, "corpus": config.corpus.name},
+        **config.train.model_dump(include={"length", "tokens", "batch_tokens"}),
+        "seeds": [*dict.fromkeys(point.config.seed for point in points)],
+        "grid": cells,
+    }
 
 
 def loss_at_t(point: Point) -> float:

@@ -296,6 +296,11 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
         own = compose.values(compose.user_overrides([word], config_dir=None))
         assert [*own] == left
     assert train("experiment=null").tokens != train("").tokens
+    for corpus, experiment in (("task: copy", "leaderboard"), ("corpus: pg19", "addition_formats")):
+        defaults.write_text(f"{corpus}\n")
+        own = job(f"experiment={experiment}")
+        defaults.write_text("")
+        assert own == job(f"experiment={experiment}")
 
 
 def test_defaults_say_where_runs_are_and_mistakes_are_named(

@@ -53,7 +53,7 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
             for name in "ab"
         ]
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    tuning.write(points, out, say=print)
+    tuning.write(points, out)
     return compose.read(out / "tuned.yaml")
 
 
@@ -123,37 +123,6 @@ def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
     assert {name: tuned["lr"] for name, tuned in rates.items()} == {"rope": 1e-3, "nope": 4e-3}
 
 
-@pytest.mark.parametrize(
-    ("words", "of_rows", "grid", "best"),
-    [
-        (["train.lr=1e-3,5e-4"], {}, [1e-2, 4e-3, 1e-3, 5e-4], 1e-2),
-        (["train.lr=2e-3"], {}, [1e-2, 4e-3, 2e-3], 2e-3),
-        (["train.lr=2e-2,4e-2"], {}, [1e-2, 4e-3, 2e-2, 4e-2], 1e-2),  # which diverge
-        (["train.lr=1e-3,5e-4"], {"fingerprint": "0" * 64}, [1e-3, 5e-4], 1e-3),
-        (["train.lr=1e-3,5e-4", "seed=2"], {}, [1e-3, 5e-4], 1e-3),
-        (["train.lr=1e-3,5e-4", "train.weight_decay=0.2"], {}, [1e-3, 5e-4], 1e-3),
-        (["train.lr=1e-3,5e-4", "eval.targets=3"], {}, [1e-3, 5e-4], 1e-3),
-    ],
-)
-def test_a_grid_is_extended_by_a_second_one_of_the_same_training(
-    words: list[str],
-    of_rows: dict[str, str],
-    grid: list[float],
-    best: float,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rates = {1e-2: 2.4, 4e-3: 3.0, 2e-3: 2.3, 1e-3: 4.7, 5e-4: 5.0}
-    losses: Losses = {("rope", lr, None, s): x for lr, x in rates.items() for s in (1, 2)}
-    chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
-    tuned = chosen(tmp_path, losses, "scheme=rope", *words, **of_rows)["rope"]
-    assert ([cell["lr"] for cell in tuned["grid"]], tuned["lr"]) == (grid, best)
-    said = capsys.readouterr().out
-    path = tmp_path / "tuned.yaml"
-    replaced = f"scheme=rope: {path} had rates of another training; they are replaced\n"
-    assert said == ("" if 1e-2 in grid else replaced)
-
-
 def test_the_loss_at_t_is_of_the_targets_that_are_asked_for(tmp_path: Path) -> None:
     losses: Losses = {("rope", lr, None, 1): 3.0 for lr in (1e-2, 4e-3)}
     chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
@@ -161,14 +130,6 @@ def test_the_loss_at_t_is_of_the_targets_that_are_asked_for(tmp_path: Path) -> N
     assert tuning.loss_at_t(few) == math.inf  # nothing is measured
     [same, _] = grid(tmp_path, "scheme=rope", "train.lr=1e-2,4e-3")
     assert tuning.loss_at_t(same) == 3.0
-
-
-def test_one_rate_replaces_no_grid_of_another_training(tmp_path: Path) -> None:
-    losses: Losses = {("rope", lr, None, 1): 3.0 for lr in (1e-2, 4e-3, 1e-3)}
-    before = chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
-    words = ["scheme=rope", "train.lr=1e-3", "train.weight_decay=0.2"]
-    assert "one value leaves no choice" in refusal(chosen, tmp_path, losses, *words)
-    assert compose.read(tmp_path / "tuned.yaml") == before
 
 
 def test_schemes_without_a_rate_leave_those_of_others(tmp_path: Path) -> None:
