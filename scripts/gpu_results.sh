@@ -18,20 +18,7 @@ python=${PYTHON:-python3}
 if [ -x .venv/bin/python ]; then
   python=$PWD/.venv/bin/python
 elif PYTHONPATH=$PWD "$python" -c 'import lengthgen.cli, lengthgen.pipeline, lengthgen.report.report' 2>/dev/null; then
-  # Not installed: what is asked of a package, its version, is written beside the code's own name.
-  about=$PWD/runs/.about
-  "$python" - "$about" <<'PY'
-import sys, tomllib
-from pathlib import Path
-
-project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-folder = Path(sys.argv[1], f"lengthgen-{project['version']}.dist-info")
-folder.mkdir(parents=True, exist_ok=True)
-lines = ["Metadata-Version: 2.1", "Name: lengthgen", f"Version: {project['version']}"]
-lines += [f"Requires-Dist: {one}" for one in project["dependencies"]]
-(folder / "METADATA").write_text("\n".join(lines) + "\n")
-PY
-  export PYTHONPATH=$PWD:$about${PYTHONPATH:+:$PYTHONPATH}
+  export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} # not installed
 else
   source scripts/install.sh
   python=$PWD/.venv/bin/python

@@ -1,7 +1,9 @@
 # Makes .venv beside this folder and installs lengthgen into it; to be sourced from the repository
-# root. Does nothing if it is done already and pyproject.toml has not changed since.
+# root, with the extras of pyproject.toml that $extras names. Does nothing if it is done already and
+# pyproject.toml has not changed since.
 python=${PYTHON:-python3}
-stamp=.venv/pyproject.toml
+extras=${extras-}
+stamp=.venv/pyproject${extras:+-$extras}.toml
 
 if ! command -v "$python" >/dev/null; then
   echo "error: $python not found; install Python 3.11 or newer, or give PYTHON=/path/to/python" >&2
@@ -21,6 +23,6 @@ if ! cmp -s pyproject.toml "$stamp" || ! .venv/bin/python -c pass 2>/dev/null; t
     exit 2
   fi
   echo "installing lengthgen and its dependencies into .venv ..." >&2
-  .venv/bin/python -m pip install --quiet -e ".[dev,docs,slurm]" "torch==2.13.0"
+  .venv/bin/python -m pip install --quiet -e ".${extras:+[$extras]}" "torch==2.13.0"
   cp pyproject.toml "$stamp"
 fi

@@ -1,55 +1,9 @@
 #!/usr/bin/env bash
 # Makes a study of results/: bash scripts/results.sh NAME [OPTIONS of lengthgen sweep, KEY=VALUE].
 #
-#   report      six schemes, two seeds, 3 million tokens of python
-#   baselines   what T5's own rate and the size of sinusoidal positions bring; makes report first
-#   precision   training in bf16 and in fp32 at equal seeds
-#   rates       learning rate and own rate of six schemes, own rate of other schemes' parameters, by
-#               the loss at T on the tuning split
-#   figure1     six schemes at T = 512 and four at T = 1024, three seeds, 12 million tokens; with the
-#               rates of results/rates
-#   budget      RoPE, ALiBi, T5, KERPLE and NoPE after 1.5, 6 and 24 million tokens, one seed, beside
-#               those of results/figure1 (12 million) and of report (3 million)
-#   context     ALiBi and RoPE trained at 128 tokens, beside those of results/figure1
-#   books       RoPE and ALiBi on a corpus of books, 6 million tokens: corpus=pg19, or a custom one
-#               corpus=files corpus.path=FOLDER corpus.name=books
-#   kerple      KERPLE, ALiBi, T5 and RoPE under five protocols, two seeds, 6 million tokens
-#   variants    training-free variants of the runs of RoPE of figure1
-#   nope_masks  NoPE behind masks of T tokens, with and without the first ones, three seeds
-#   fire_positions  FIRE behind masks of T keys, and with queries clamped to T
-#   fine_tuning RoPE of T = 512 with 300 steps at 2,048, by position interpolation and without
-#   schemes     every other scheme, 6 million tokens, one seed, fifteen of them three; the receptive
-#               fields of the first seed in results/probes
-#   slow_schemes  five schemes that train slowly on a CPU, with RoPE, ALiBi and KERPLE, 1.5 million
-#               tokens
-#   leaderboard six schemes with and without a short convolution, 6 million tokens, three seeds
-#   leaderboard_rates  learning rates of these twelve, two seeds, by the loss at T on the tuning
-#               split
-#   conv_masks  NoPE and RoPE of leaderboard, with the convolution, behind a mask of T tokens;
-#               after leaderboard
-#   alibi_flat  ALiBi of leaderboard, with the convolution, five seeds, on 128 documents; after
-#               leaderboard
-#   t5_rate     T5 with a short convolution at 1, 16 and 64 times the rate of the network, one seed
-#   more_tokens RoPE, NoPE and sinusoidal positions of leaderboard, without the convolution, after 24
-#               million tokens, one seed
-#   size        the schemes of leaderboard, with the convolution, at model=small, three seeds; of T5
-#               and sinusoidal positions one
-#   train_1024  RoPE, ALiBi, NoPE and KERPLE of leaderboard, with the convolution, trained at T = 1,024,
-#               one seed
-#   sinusoidal_scale  sinusoidal positions of leaderboard with a learned scale, and with twice the
-#               warm-up, one seed
-#   second_bos  NoPE of more_tokens, and with the convolution of size and train_1024, behind masks of T
-#               tokens and with a second BOS in the text; after these
-#   tasks       copying, repeated copying, recall, reversing and sorting under six schemes, three
-#               seeds
-#   encoder_decoder  copying and addition under four schemes by encoder-decoders of two layers, two
-#               seeds; reversing by encoders and decoders without positions
-#   smollm2     a pretrained model, SmolLM2-135M-Instruct (T = 8,192), as it is and under training-free
-#               variants, on 16 documents of a corpus: corpus=files corpus.path=FOLDER
-#               corpus.name=books; about 20 hours of one core
-#   smollm2_python  the same model on 16 modules of corpus=python, as it is and under two variants;
-#               two hours of one core
-#   statistics  error rates of intervals, ranks and verdicts, by simulation
+# docs/results/ has a page on each study: its question, command, cost and results. books and smollm2 read a
+# text of one's own: corpus=files corpus.path=FOLDER corpus.name=books. schemes reads the receptive fields
+# of the first seed into results/probes.
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, rerun to resume. An
 # hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
@@ -68,6 +22,7 @@ if [[ " $studies " != *" ${name:-none} "* ]]; then
   echo "error: results.sh: no study ${name:-given}; there are: $studies" >&2
   exit 2
 fi
+extras=dev # smollm2 needs transformers
 source scripts/install.sh
 
 six=sinusoidal,rope,t5,alibi,nope,kerple

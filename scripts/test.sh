@@ -4,6 +4,7 @@
 #     bash scripts/test.sh -m "not slow" -n 2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+extras=dev,docs,slurm
 source scripts/install.sh
 
 # Sweeps are tested on a real Slurm; without it, these tests are skipped.

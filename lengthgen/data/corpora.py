@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of, errors_of
-from lengthgen.data import sources, token_cache
+from lengthgen.data import sources
 from lengthgen.data.sources import Say
 from lengthgen.data.token_cache import SPLITS, Build, id_type, one_line_errors
 from lengthgen.data.tokenizer import find_bos, given_tokenizer, read_tokenizer, token_bytes
@@ -104,10 +104,10 @@ def load(
             (folder / "tokenizer.json").open("rb").close()  # which is not damaged if unreadable
             tokenizer = read_tokenizer(folder / "tokenizer.json")
             n_bytes = token_bytes(tokenizer)
-            if token_cache.fingerprint(folder, tokenizer) != meta["fingerprint"]:
-                raise ValueError
             train, validation = (_split(folder, name, len(n_bytes)) for name in SPLITS)
-        except (ValueError, KeyError, TypeError, FileNotFoundError, UserError):
+            if any(len(split.tokens) != split.offsets[-1] for split in (train, validation)):
+                raise ValueError
+        except (ValueError, LookupError, TypeError, FileNotFoundError, UserError):
             raise UserError(
                 f"the token cache {folder} is damaged; delete this folder: it is built again"
             ) from None

@@ -13,7 +13,6 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +27,7 @@ from lengthgen.config.registry import errors_of
 from lengthgen.data import sources
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.tokenizer import (
-    PIECE,
     find_bos,
-    finds_words_as_gpt2,
-    in_thread,
     is_sentencepiece,
     normalised,
     pieces,
@@ -168,15 +164,12 @@ class Build:
 
         If packed, the bos token stands between two documents and all of them are one document.
         """
-        corpus, cut = self.corpus, finds_words_as_gpt2(tokenizer)
-        if not cut and max((text.n_bytes for text in texts), default=0) > PIECE:
-            self.say(f"{corpus.tokenizer}: long documents are encoded whole, at 150 bytes a byte")
-        n_bytes_of, bos_id = token_bytes(tokenizer), find_bos(tokenizer)
+        corpus, n_bytes_of, bos_id = self.corpus, token_bytes(tokenizer), find_bos(tokenizer)
         blank = int(is_sentencepiece(tokenizer))  # the one that it puts before a text
         dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
         progress = ByteProgress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:
-            for batch in _batches(_read(folder / f"{split}.text", texts), cut=cut):
+            for batch in _batches(_read(folder / f"{split}.text", texts)):
                 encoded = self.encoded([part for _, part in batch], tokenizer)
                 for (i, part), ids in zip(batch, encoded, strict=True):
                     n_bytes, n_encoded = len(part.encode()), int(n_bytes_of[ids].sum())
@@ -214,8 +207,8 @@ class Build:
         """Returns the token ids of texts."""
         if self.corpus.tokenizer == "bytes":  # what the tokenizer would give, without its lists
             return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-        call = partial(tokenizer.encode_batch_fast, texts, add_special_tokens=False)
-        return [np.array(e.ids, dtype=np.uint32) for e in in_thread(call, "encoding", say=self.say)]
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 
 def fingerprint(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
@@ -256,11 +249,11 @@ def _read(path: Path, texts: Iterable[StoredText]) -> Iterator[str]:
             yield file.read(text.n_bytes).decode()
 
 
-def _batches(texts: Iterable[str], *, cut: bool) -> Iterator[list[tuple[int, str]]]:
+def _batches(texts: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
     """Yields lists of about BATCH characters: numbers of documents and their text, in parts."""
     batch, n = list[tuple[int, str]](), 0
     for i, text in enumerate(texts):
-        for part in pieces(text) if cut else [text]:
+        for part in pieces(text):
             batch.append((i, part))
             n += len(part)
             if n >= BATCH:

@@ -28,7 +28,6 @@ BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
-GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}  # how it finds words
 
 
 def given_tokenizer(corpus: schema.Corpus, source: Source) -> tokenizers.Tokenizer | None:
@@ -157,20 +156,16 @@ def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cuts a long text before a blank: no word of GPT-2 lies across."""
+    """Cuts a long text where no word of GPT-2, Llama 3 or SentencePiece lies across.
+
+    That is behind a letter before a blank, or before a letter that begins a line.
+    """
     begin = 0
     while begin < len(text):
-        cut = re.compile(r"\S(?=[ \r\n])").search(text, begin + PIECE)
+        cut = re.compile(r"[^\W_](?=[ \r\n])|\S\n(?=[^\W_])").search(text, begin + PIECE)
         end = cut.end() if cut else len(text)
         yield text[begin:end]
         begin = end
-
-
-def finds_words_as_gpt2(tokenizer: tokenizers.Tokenizer) -> bool:
-    """True if a text has the same tokens in pieces as in one: nothing else looks at its blanks."""
-    plain: dict[str, Any] = json.loads(tokenizer.to_str())
-    is_gpt2 = GPT2.items() <= (plain["pre_tokenizer"] or {}).items()
-    return is_gpt2 and not plain["normalizer"] and all(t["special"] for t in plain["added_tokens"])
 
 
 def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
@@ -183,13 +178,13 @@ def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
     n_bytes = np.zeros(max(vocab.values()) + 1, dtype=np.int64)
     pieces_of_text = is_sentencepiece(tokenizer)
     for token, i in vocab.items():
+        if i in added and added[i].special:
+            continue
         if i not in added and not pieces_of_text:
             n_bytes[i] = len(token)  # one character of the byte-level alphabet per byte
-        elif i not in added:
+        else:
             is_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", token)
             n_bytes[i] = 1 if is_byte else len(token.replace(BLANK, " ").encode())
-        elif not added[i].special:
-            n_bytes[i] = len(token.encode())
     return n_bytes
 
 

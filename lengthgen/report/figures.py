@@ -77,7 +77,7 @@ def cropped(findings: pd.DataFrame, bases: Mapping[str, str] | None = None) -> p
     at_T = losses[losses["length"] == losses["train_length"]].set_index("series")["value"]
     crops = losses[losses["length"] >= losses["train_length"]]
     base = crops["series"].replace(dict(bases or {}))
-    crops = crops.assign(value=base.map(at_T), **NO_BAND).dropna(subset="value")
+    crops = crops.assign(value=base.map(at_T).astype(float), **NO_BAND).dropna(subset="value")
     return crops.assign(series=crops["series"] + f", {LAST_T}", variant=LAST_T, reference=True)
 
 

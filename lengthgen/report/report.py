@@ -67,20 +67,20 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
 
     Their short tables have these lengths. Raises UserError if nothing can be compared.
     """
-    of_texts = rows[rows["unit"].isna()]
+    of_texts, texts, lost = rows[rows["unit"].isna()], list[Selection](), list[str]()
     try:
         texts = select(of_texts)
-    except UserError:
+    except UserError as error:
         if len(of_texts) == len(rows):
             raise
-        texts = []  # and tasks alone are shown
+        lost = [str(error)]  # and tasks alone are shown
     shared: Any = {"lengths": lengths, "schemes": {*rows["scheme"]}, "alone": len(texts) == 1}
     made = [
         text_section(text, f"-{i}" if i > 1 else "", **shared)
         for i, text in enumerate(texts, start=1)
     ]
     others = [make(rows) for make in registry.contributed("SECTIONS")]
-    return [*made, *(section for section in others if section is not None), method(rows)]
+    return [*made, *(section for section in others if section is not None), method(rows, lost)]
 
 
 def text_section(
@@ -184,8 +184,8 @@ def summary(made: Sequence[ReportSection]) -> str:
     return "\n".join(tables.shown(table) for section in made for table in section.summary)
 
 
-def method(rows: pd.DataFrame) -> ReportSection:
-    """Returns what decides the numbers: protocols, corpora, settings, machines."""
+def method(rows: pd.DataFrame, notes: list[str]) -> ReportSection:
+    """Returns what decides the numbers: protocols, corpora, settings, machines; and the notes."""
     runs = rows.drop_duplicates("run")
     environments = [*map(json.loads, runs["environment"])]
     trained = runs.loc[runs["tokens_seen"] > 0]  # the others are imported
@@ -201,7 +201,8 @@ def method(rows: pd.DataFrame) -> ReportSection:
         "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],
     }
     texts = {name: "; ".join(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
-    return ReportSection(title="Method", facts={name: text for name, text in texts.items() if text})
+    shown = {name: text for name, text in texts.items() if text}
+    return ReportSection(title="Method", facts=shown, notes=notes)
 
 
 def _commands(commands: Sequence[Sequence[str]]) -> list[str]:

@@ -60,8 +60,9 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     Raises UserError if rows are left out of all texts, and none is kept.
     """
     rows = rows.reset_index(drop=True)
-    given = {c: json.loads(c).get("corpus", {}) for c in rows["config"].unique()}
-    has_bos = rows["config"].map({c: corpus.get("bos", True) for c, corpus in given.items()})
+    configs = rows["config"].astype(object)
+    given = {c: json.loads(c).get("corpus", {}) for c in configs.unique()}
+    has_bos = configs.map({c: corpus.get("bos", True) for c, corpus in given.items()})
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed", has_bos])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
     names = _text_names(texts, [compose.flatten(given[t["config"].iloc[0]]) for t in texts])
@@ -69,7 +70,7 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     selections, lost = list[Selection](), list[str]()
     for text, of_text in zip(names, texts, strict=True):
         kept, notes = _selected(of_text, varied=varied)
-        if len(kept):
+        if not kept["reference"].all():
             selections.append(Selection(rows=kept, notes=notes, text=text))
         else:
             lost += notes

@@ -58,12 +58,17 @@ class Table:
     leaves_out: bool = False  # lengths, which the page says
 
 
+def _body(table: Table) -> list[list[str]]:
+    """Returns the cells as text, with their marks."""
+    marked = {"best": "**{}**", "faint": "({})"}
+    return [[marked.get(c.mark, "{}").format(c.text) + c.sign for c in row] for row in table.rows]
+
+
 def markdown(table: Table) -> str:
     """Returns title, table and notes as Markdown, with the columns in line."""
-    marked = {"best": "**{}**", "faint": "({})"}
-    body = [[marked.get(c.mark, "{}").format(c.text) + c.sign for c in row] for row in table.rows]
     texts = [
-        [escaping.markdown(text).replace("|", "\\|") for text in row] for row in (table.head, *body)
+        [escaping.markdown(text).replace("|", "\\|") for text in row]
+        for row in (table.head, *_body(table))
     ]
     widths = [max(3, *map(len, column)) for column in zip(*texts, strict=True)]
     head, *rows = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in texts)
@@ -87,7 +92,7 @@ def shown(table: Table) -> str:
     from rich.text import Text
 
     drawn = Drawn(box=box.SIMPLE_HEAD, title=Text(escaping.visible(table.title)))
-    rows = [[Text(escaping.visible(cell.text + cell.sign)) for cell in row] for row in table.rows]
+    rows = [[Text(escaping.visible(text)) for text in row] for row in _body(table)]
     for i, cells in enumerate(
         zip(map(Text, map(escaping.visible, table.head)), *rows, strict=True)
     ):

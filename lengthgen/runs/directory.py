@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from lengthgen import __version__
 from lengthgen.config import compose, plugins
 from lengthgen.config.schema import Config, from_plain, to_plain
 from lengthgen.data import corpora
@@ -105,7 +106,7 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": [*cpus, platform.processor()][0],
         "python": platform.python_version(),
-        "lengthgen": version("lengthgen"),
+        "lengthgen": __version__,
         "libraries": {name: version(name) for name in LIBRARIES.split()},
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         or ["MPS"] * torch.backends.mps.is_available(),

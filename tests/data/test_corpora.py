@@ -17,7 +17,7 @@ from small_corpora import TEXTS, files, given, load, shipped, synthetic, write
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.token_cache import id_type
-from lengthgen.data.tokenizer import finds_words_as_gpt2, pieces, read_tokenizer, train_tokenizer
+from lengthgen.data.tokenizer import pieces, read_tokenizer, train_tokenizer
 from lengthgen.errors import UserError
 
 CLIENT = """
@@ -81,48 +81,38 @@ def test_a_trained_vocabulary_has_the_size_asked_for_or_what_the_text_gives(
     assert loaded.vocab_size == size if size == 290 else loaded.vocab_size < 2_000
 
 
-PIECE = 5_000  # characters
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS: dict[str, list[dict[str, Any]]] = {  # before the bytes: how words are found
+    "GPT-2": [],
+    "digits": [{"type": "Digits", "individual_digits": True}],
+    "Llama 3": [{"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Isolated"}],
+}
 
 
-@pytest.fixture
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tokenizer", "token_cache"):
-        monkeypatch.setattr(f"lengthgen.data.{module}.PIECE", PIECE)
-
-
+@pytest.mark.parametrize("words", [None, *SPLITS])
 def test_a_long_document_has_the_same_tokens_in_pieces(
-    folder: Path, cache_dir: Path, short_pieces: None
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, words: str | None
 ) -> None:
+    def changed(plain: dict[str, Any]) -> None:
+        before = [{**split, "invert": False} for split in SPLITS[str(words)]]
+        bytes_of = {**plain["pre_tokenizer"], "use_regex": words != "Llama 3"}
+        plain["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [*before, bytes_of]}
+
+    monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)
     accents, special = TEXTS["accents.txt"], TEXTS["special.txt"]
-    mixed = "".join(f"{accents[i % 99 :]}\n\n   {special}" for i in range(99))
-    text = "un_broken" * (PIECE // 9) + mixed[: 2 * PIECE]
-    (folder / "long.txt").write_text(text, newline="")
-    assert len([*pieces(text)]) > 1
+    mixed = "".join(f"{accents[i % 99 :]}\n\n   {special}{i}" for i in range(9))
+    text = "un_broken" * 20 + mixed + "\u4f60\u597d\u3002\n\u4e16\u754c 12\n\n" * 99
     assert "".join(pieces(text)) == text
-    trained = load(files(folder), cache_dir)
-    whole = read_tokenizer(trained.corpus.tokenizer_path).encode(text).ids
-    same = given(trained.corpus.tokenizer_path, lambda plain: plain)
-    for tokenizer in ("bpe", str(same)):
-        split = load(files(folder, tokenizer=tokenizer), cache_dir).corpus.train
-        assert split.document(split.names.index("long.txt")).tolist() == whole
-
-
-def test_a_tokenizer_whose_words_are_not_known_encodes_whole_documents_and_says_so(
-    folder: Path, cache_dir: Path, short_pieces: None
-) -> None:
-    (folder / "long.txt").write_text("a word " * PIECE)
-    digits = {"type": "Digits", "individual_digits": True}
-
-    def split_digits(plain: dict[str, Any]) -> None:
-        both = [digits, plain["pre_tokenizer"]]
-        plain["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": both}
-
-    trained = load(files(folder), cache_dir).corpus.tokenizer_path
-    other = given(trained, split_digits)
-    assert finds_words_as_gpt2(read_tokenizer(trained))
-    assert not finds_words_as_gpt2(read_tokenizer(other))
-    said = load(files(folder, tokenizer=str(other)), cache_dir).said
-    assert [line for line in said if "long documents are encoded whole" in line]
+    assert max(map(len, pieces("".join(text[-900:])))) < 60
+    (folder / "long.txt").write_text(text, newline="")
+    path = load(files(folder), cache_dir).corpus.tokenizer_path
+    path = given(path, changed) if words else path
+    whole = read_tokenizer(path).encode(text).ids
+    corpus = load(files(folder, tokenizer=str(path) if words else "bpe"), cache_dir).corpus
+    assert corpus.train.document(corpus.train.names.index("long.txt")).tolist() == whole
 
 
 def test_datasets_and_tokenizers_of_the_hub_go_by_their_names_there(

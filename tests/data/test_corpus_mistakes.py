@@ -13,6 +13,7 @@ from small import refusal
 from small_corpora import TEXTS, files, given, load, read_all, shipped, synthetic, write
 
 from lengthgen.data.sources.stdlib import library_files
+from lengthgen.data.tokenizer import token_bytes
 from lengthgen.errors import UserError
 
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
@@ -55,6 +56,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"train/a.txt": "A", "test/a.txt": "A", "val/a.md": "A"}, "", {}, "has train, val, test, wh"),
     ({"train/a.txt": "A", "eval/a.txt": "A"}, "", {}, "'corpus.validation_path={}/*eval*'"),
     ({"b-train-0.jsonl": "", "b-test-0.jsonl": ""}, "", {}, "'corpus.path={}/*train*' 'corpus.val"),
+    ({"README.md": "A", "d/train-0.csv": "", "d/test-0.csv": ""}, "", {}, "corpus.path={}/d/*tra"),
     ({"Train/a.txt": "A", "Validation/a.txt": "A"}, "", {}, "corpus.validation_path={}/*Validati"),
     ({"b/train/a.txt": "A", "b/validation/a.txt": "A"}, "*", {}, "has train, validation, which"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
@@ -153,6 +155,16 @@ def test_tokens_of_sentencepiece_stand_for_all_bytes(folder: Path, cache_dir: Pa
     for i, n_bytes in enumerate(corpus.train.lengths.tolist()):
         assert other.token_bytes[other.train.document(i)].sum() == n_bytes + 1
     assert len({*other.train.tokens.tolist()} & {*range(2, 258)}) > 10  # bytes of what has no piece
+
+
+def test_added_tokens_of_blanks_stand_for_as_many_bytes() -> None:
+    plain: dict[str, Any] = {}
+    sentencepiece(plain)
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(plain))
+    tokenizer.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+    tokenizer.add_tokens(["\u2581\u2581"])
+    ids = tokenizer.encode("a b  c    a").ids
+    assert token_bytes(tokenizer)[ids].tolist() == [1, 1, 1, 2, 1, 2, 2, 1]
 
 
 def test_bytes_are_those_of_the_text_that_nfc_composes(folder: Path, cache_dir: Path) -> None:

@@ -129,12 +129,14 @@ def test_the_end_of_a_single_document_validates(tmp_path: Path) -> None:
     assert 0.04 < len(validation.text) / 1000 < 0.06
 
 
-def test_tuning_splits_the_training_documents_and_reads_no_others() -> None:
+def test_tuning_splits_the_training_documents_and_reads_no_others(tmp_path: Path) -> None:
     corpus = synthetic(documents=200)
     train, _ = read_all(corpus)
     tuned = read_all(corpus.model_copy(update={"held_out": "tuning"}))
     assert sorted(names(tuned[0] + tuned[1])) == sorted(names(train))
     assert 4 <= len(tuned[1]) <= 20
+    few = write(tmp_path, {"__init__.py": "", "a.py": "a = 1", "b.py": "b = 22", "c.py": "c = 333"})
+    assert any(document.text for document in read_all(files(few, held_out="tuning"))[1])
 
 
 @pytest.mark.slow

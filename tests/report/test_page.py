@@ -144,6 +144,27 @@ def test_lengths_none_of_which_has_a_value_are_reported_with_the_reason(tmp_path
     assert "n/a" in report.summary(report.sections(rows))
 
 
+@pytest.mark.parametrize(
+    ("has", "said"),
+    [
+        ({"protocol": "nonoverlap"}, "Perplexity, "),
+        ({"lengths": (256,)}, "256"),
+        ({"lengths": (256, 512)}, "512"),
+    ],
+)
+def test_runs_without_the_headline_or_a_length_beyond_T_are_reported(
+    has: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    assert said in written(frame(3.0, **has), tmp_path)["report.html"].decode()
+
+
+def test_a_text_that_cannot_be_compared_is_named_beside_tasks() -> None:
+    rows = load.load([Path("results/tasks")])
+    torn = frame(3.0)[lambda rows: rows["document"] != "a"]
+    *_, method = report.sections(pd.concat([rows, torn]))
+    assert [note for note in method.notes if "rope-s1" in note]
+
+
 def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     about = json.dumps(dict.fromkeys(["command", "commit", "processor"], HOSTILE))
     words = {"corpus": HOSTILE, "model": HOSTILE, "precision": HOSTILE, "environment": about}

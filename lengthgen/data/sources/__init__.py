@@ -84,7 +84,8 @@ def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Itera
     """
     is_tuning = corpus.held_out == "tuning"
     with classes.errors_of(type(source), where="corpus.source"):
-        for i, document in enumerate(source.read(held_out=held_out and not is_tuning)):
+        read = source.read(held_out=held_out and not is_tuning)
+        for i, document in enumerate(d for d in read if not is_tuning or d.text):
             if is_tuning:  # not the hash of the name alone: sources choose validation by it
                 chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
                 if chosen != held_out:
