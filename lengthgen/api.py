@@ -143,8 +143,8 @@ def load(
     run_dir = directory.find(str(run), compose.root_of({}))
     (config,) = pipeline.configs_of([run_dir], {}, plugins=_paths(plugins))
     with Progress(is_main=True) as show:
-        trained = generation.open_trained(config, run_dir, variant=variant, show=show)
-    return trained.model, trained.tokenizer
+        opened, tokenizer = generation.open_trained(config, run_dir, variant=variant, show=show)
+    return opened.model, tokenizer
 
 
 def _listed(values: Any) -> list[Any]:

@@ -2,19 +2,18 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 from lengthgen.config.schema import Config
-from lengthgen.data.objective import Objective, objective_of
+from lengthgen.data.objective import objective_of
 from lengthgen.data.tokenizer import normalised, read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import open_run
-from lengthgen.evaluation.scored_text import Plan
+from lengthgen.evaluation.scored_text import Evaluation
 from lengthgen.model.build import generator_of, with_parts
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
@@ -24,27 +23,10 @@ from lengthgen.terminal import Progress
 TOKENS = 64  # that a text is continued by, by default
 
 
-class Trained(NamedTuple):
-    """A run's newest model, and what it takes to write its text."""
-
-    config: Config
-    model: Transformer
-    planned: Plan
-    tokenizer: Tokenizer
-    objective: Objective
-
-    @property
-    def end(self) -> int | None:
-        """The token that ends an answer, None for texts."""
-        ids = self.tokenizer.encode(self.objective.end, add_special_tokens=False).ids
-        return ids[0] if ids else None
-
-    def text(self, tokens: Sequence[int]) -> str:
-        return self.tokenizer.decode(tokens, skip_special_tokens=False)
-
-
-def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Progress) -> Trained:
-    """Returns a run's newest checkpoint as a model, under a training-free variant if one is named.
+def open_trained(
+    config: Config, run_dir: Path, *, variant: str | None, show: Progress
+) -> tuple[Evaluation, Tokenizer]:
+    """Returns a run's newest model, under a training-free variant if one is named, to write with.
 
     Raises UserError as open_run does, and for a variant that the scheme cannot take.
     """
@@ -55,49 +37,49 @@ def open_trained(config: Config, run_dir: Path, *, variant: str | None, show: Pr
     model = opened.model.requires_grad_(False)
     if variant is not None:
         model.scheme = with_parts(model, config, config.variant(variant))
-    tokenizer = read_tokenizer(opened.plan.corpus.tokenizer_path)
-    return Trained(config, model, opened.plan, tokenizer, objective_of(config))
+    return opened, read_tokenizer(opened.plan.corpus.tokenizer_path)
 
 
 def generate(
-    trained: Trained, prompt: str, *, limit: int | None, temperature: float, show: Progress
+    opened: Evaluation, tokenizer: Tokenizer, prompt: str, *, limit: int | None, temperature: float
 ) -> str:
     """Returns the prompt and what follows it: up to the end of an answer, or `limit` tokens.
 
     By default that is as many tokens as the longest answer among the tests has, TOKENS for texts.
     """
-    tokens, beginning = prompt_tokens(trained, prompt), trained.planned.corpus.beginning
-    if advice := trained.objective.prompt_advice(prompt):
-        show.say(advice)
-    answers = itertools.chain(*trained.planned.examples.values())
+    objective, given = objective_of(opened.config), opened.config.eval
+    tokens, beginning = prompt_tokens(opened, tokenizer, prompt), opened.plan.corpus.beginning
+    if advice := objective.prompt_advice(prompt):
+        opened.show.say(advice)
+    answers = itertools.chain(*opened.plan.examples.values())
     limit = limit or max((answer.scored for answer in answers), default=TOKENS)
-    n_read = len(tokens) + limit - 1
-    if trained.end is None and (reason := trained.model.scheme.unsupported_reason(n_read)):
-        raise UserError(f"--tokens={limit}: {reason}; ask for fewer, or begin with a shorter text")
-    write = partial(continuation, trained.model, tokens, limit=limit, end=trained.end)
-    seed, precision = trained.config.eval.seed, trained.config.eval.precision
-    written = list(write(temperature=temperature, seed=seed, precision=precision))
-    written = written[:-1] if written[-1] == trained.end else written
-    return trained.objective.decoded(trained.text([*tokens[len(beginning) :], *written]))
+    end = next(iter(tokenizer.encode(objective.end, add_special_tokens=False).ids), None)
+    how: dict[str, Any] = {"limit": limit, "end": end, "temperature": temperature}
+    how |= {"seed": given.seed, "precision": given.precision}
+    written = [*continuation(opened.model, tokens, **how)]
+    written = written[:-1] if written[-1] == end else written
+    text = tokenizer.decode([*tokens[len(beginning) :], *written], skip_special_tokens=False)
+    return objective.decoded(text)
 
 
-def prompt_tokens(trained: Trained, prompt: str) -> list[int]:
+def prompt_tokens(opened: Evaluation, tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Returns the tokens of a prompt as a document of training would begin.
 
     Raises UserError for text that the tokenizer has no tokens for, which it would drop.
     """
-    name = trained.config.corpus.name
+    name = opened.config.corpus.name
     try:
         prompt.encode()
-        prompt = normalised(trained.objective.encoded(prompt), trained.tokenizer)
+        prompt = normalised(objective_of(opened.config).encoded(prompt), tokenizer)
     except UnicodeEncodeError:
         raise UserError("--prompt: this is no UTF-8 text") from None
     except ValueError as error:
         raise UserError(f"--prompt: {name} has {error}") from None
-    tokens = trained.tokenizer.encode(prompt, add_special_tokens=False).ids
-    if missing := "".join(sorted(set(prompt) - set(trained.text(tokens)))):
+    tokens = tokenizer.encode(prompt, add_special_tokens=False).ids
+    read = tokenizer.decode(tokens, skip_special_tokens=False)
+    if missing := "".join(sorted({*prompt} - {*read})):
         raise UserError(f"--prompt: {name} has no token for {missing!r}")
-    tokens = [*trained.planned.corpus.beginning, *tokens]
+    tokens = [*opened.plan.corpus.beginning, *tokens]
     if not tokens:
         raise UserError("--prompt: give a character at least; this run has corpus.bos=false")
     return tokens

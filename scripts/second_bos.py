@@ -59,7 +59,7 @@ class PositionAfterBos(Probe):
     def rows(self, inputs: ProbeInputs) -> list[Row]:
         T = inputs.train_length
         held_out = {e.document for e in inputs.endpoints[HELD_OUT - 1 :: HELD_OUT]}
-        x_NSD, y_S, _ = samples(inputs, held_out)
+        x_NSD, y_S = samples(inputs, held_out)
         predict = fitted(x_NSD, y_S, inputs)
         read_NBT = list[Tensor]()
         for text in inputs.windows(self.name, T):

@@ -9,11 +9,13 @@ import pytest
 import torch
 from commands import Ran, Shell
 from small import SMALL_TASK, config_of, last_logits, small_config, small_model
+from tokenizers import Tokenizer
 from trained import ALONE, QUIET
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.generation import Trained, continuation, open_trained, prompt_tokens
+from lengthgen.evaluation.scored_text import Evaluation
+from lengthgen.generation import continuation, open_trained, prompt_tokens
 from lengthgen.model.transformer import Transformer
 from lengthgen.pipeline import train_and_evaluate
 
@@ -76,11 +78,11 @@ class Runs(NamedTuple):
     """A run that learned to copy a little, and one of random words with 16 learned positions."""
 
     root: Path
-    copying: Trained
-    texts: Trained
+    copying: tuple[Evaluation, Tokenizer]
+    texts: tuple[Evaluation, Tokenizer]
 
 
-def trained_on(config: Config) -> Trained:
+def trained_on(config: Config) -> tuple[Evaluation, Tokenizer]:
     train_and_evaluate(config, ranks=ALONE, show=QUIET)
     return open_trained(config, config.run_dir, variant=None, show=QUIET)
 
@@ -101,18 +103,18 @@ def generated(shell: Shell, runs: Runs, *words: str) -> Ran:
 
 
 def test_an_answer_is_printed_behind_its_prompt_to_its_end(runs: Runs, shell: Shell) -> None:
-    copying = runs.copying
-    prompt = prompt_tokens(copying, "ab=")
-    *answer, last = written(copying.model, prompt, limit=20, end=copying.end)
-    assert last == copying.end
+    opened, tokenizer = runs.copying
+    [end] = tokenizer.encode("\n").ids
+    *answer, last = written(opened.model, prompt_tokens(*runs.copying, "ab="), limit=20, end=end)
+    assert last == end
     ran = generated(shell, runs, "alibi", "--prompt", "ab=")
-    assert (ran.code, ran.out) == (0, f"ab={copying.text(answer)}\n")
+    assert (ran.code, ran.out) == (0, f"ab={tokenizer.decode(answer)}\n")
 
 
 def test_a_text_goes_on_for_as_many_tokens_as_asked(runs: Runs, shell: Shell) -> None:
     learned = ["learned", "--prompt", "ab cd "]
-    prompt = prompt_tokens(runs.texts, "ab cd ")
-    want = "ab cd " + bytes(written(runs.texts.model, prompt, limit=10)).decode(errors="replace")
+    prompt = prompt_tokens(*runs.texts, "ab cd ")
+    want = "ab cd " + bytes(written(runs.texts[0].model, prompt, limit=10)).decode(errors="replace")
     ran = generated(shell, runs, *learned, "--tokens", "10")
     assert ran.out == f"{want}\n"
     assert "learned_absolute: " not in ran.err
@@ -135,7 +137,7 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked(runs: Runs, shell: Shell) ->
         (("alibi", "--prompt", "\udcff="), "--prompt: this is no UTF-8 text"),
         (("alibi", "--prompt", "a=", "--temperature", "nan"), "'--temperature': Input should be"),
         (("alibi", "--prompt", "a=", "--variant", "x"), "scheme alibi has no variant 'x'"),
-        (("learned", "--prompt", "ab cd ", "--tokens", "11"), "--tokens=11: learned_absolute has"),
+        (("learned", "--prompt", "ab cd ", "--tokens", "11"), "learned_absolute has 16 rows"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, runs: Runs, shell: Shell) -> None:
@@ -143,9 +145,10 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, runs: Runs, sh
 
 
 def test_an_empty_prompt_needs_a_token_that_begins_texts(runs: Runs) -> None:
-    assert prompt_tokens(runs.copying, "") == [runs.copying.planned.corpus.bos_id]
-    corpus = replace(runs.texts.planned.corpus, bos_id=None)
-    run = runs.texts._replace(planned=replace(runs.texts.planned, corpus=corpus))
-    assert prompt_tokens(run, "ab") == [*b"ab"]
+    assert prompt_tokens(*runs.copying, "") == [runs.copying[0].plan.corpus.bos_id]
+    opened, tokenizer = runs.texts
+    plan = replace(opened.plan, corpus=replace(opened.plan.corpus, bos_id=None))
+    run = replace(opened, plan=plan)
+    assert prompt_tokens(run, tokenizer, "ab") == [*b"ab"]
     with pytest.raises(UserError, match=r"--prompt: give a character at least; .*bos=false"):
-        prompt_tokens(run, "")
+        prompt_tokens(run, tokenizer, "")

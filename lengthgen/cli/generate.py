@@ -45,11 +45,9 @@ def generate_text(
     of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)
     config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:
-        trained = generation.open_trained(config, run_dirs[0], variant=variant, show=show)
-        reason = why_uncached(trained.model.scheme)
+        written = generation.open_trained(config, run_dirs[0], variant=variant, show=show)
+        reason = why_uncached(written[0].model.scheme)
         if reason is not None:
             show.say(f"{config.scheme.name}: {reason}")
-        text = generation.generate(
-            trained, prompt, limit=tokens, temperature=temperature, show=show
-        )
+        text = generation.generate(*written, prompt, limit=tokens, temperature=temperature)
     echo(text)

@@ -609,6 +609,8 @@ def changed(
     """
     plugins = plugins or [p.path for p in plugin_files.of_run(config.plugins, config.run_dir)]
     below = compose.beneath(overrides_of(config), overrides, config_dir=config_dir)
+    if not config.train.tokens:  # imported: it trains, and is scored beside its training text, now
+        below = [w for w in below if w not in ("train.precision=fp32", "eval.deduplicate=false")]
     return from_overrides([*below, *overrides], config_dir=config_dir, plugins=plugins)
 
 

@@ -20,27 +20,12 @@ from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
 
 
-def to_share(config: Config) -> dict[str, Any]:
-    """Returns a configuration as plain values; of its corpus's and base's paths the last parts."""
-    plain = to_plain(config)
-    for section in ("corpus", "train"):
-        plain[section] = _without_folders(plain[section])
-    return plain
-
-
-def _without_folders(values: dict[str, Any]) -> dict[str, Any]:
-    shared: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            shared[key] = _without_folders(value)
-        elif key in ("repo", "tokenizer", "tuned", "init_from") or key.endswith("path"):
-            shared[key] = [*map(_name, value)] if isinstance(value, list) else _name(value)
-        else:
-            shared[key] = value
-    return shared
-
-
-def _name(value: Any) -> Any:
+def to_share(value: Any) -> Any:
+    """Returns plain values with the last part of each absolute path in place of the path."""
+    if isinstance(value, dict):
+        return {key: to_share(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [*map(to_share, value)]
     return Path(value).name if isinstance(value, str) and os.path.isabs(value) else value
 
 
@@ -63,7 +48,7 @@ def card(
     No text of a row becomes markup.
     """
     own = keys["model_type"] == OWN
-    plain = to_share(config)
+    plain = to_share(to_plain(config))
     del plain["scheme"]["variants"]
     of_training = ("corpus", "train") if config.train.tokens else ()  # else it was imported
     settings = {key: plain[key] for key in ("scheme", "model", *of_training)}

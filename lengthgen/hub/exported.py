@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -14,8 +14,7 @@ from lengthgen.config.schema import from_plain
 from lengthgen.config.sections import Section, validate
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.files import sha256_of
-from lengthgen.hub.families import OWN, families, read
+from lengthgen.hub.families import OWN, families
 from lengthgen.hub.weights import Tensors, ours, read_json
 from lengthgen.model.build import build_model
 from lengthgen.model.transformer import Transformer
@@ -34,25 +33,18 @@ class About(Section):
     run: str
     step: int
     fingerprint: str  # of the corpus
-    weights: str  # sha256 of model.safetensors
     vocab_size: int
     plugins: list[str]  # paths in the folder
     config: dict[str, Any]  # without plugins, eval and runtime
 
 
-class Exported(NamedTuple):
-    """A model as it was trained, in fp32 on the CPU, and the tokenizer of its text.
+def load(
+    folder: str | Path, *, plugins: Sequence[str | Path] = ()
+) -> tuple[Transformer, Tokenizer]:
+    """Returns the model of an exported folder, in fp32 on the CPU, and its tokenizer.
 
-    model(tokens_BT, generator=torch.Generator()) returns hidden states, model.logits() of these the
-    logits; parts that sample positions draw from the generator.
-    """
-
-    model: Transformer
-    tokenizer: Tokenizer
-
-
-def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
-    """Returns the model of an exported folder, for evaluation, and its tokenizer.
+    model.logits(model(tokens_BT, generator=torch.Generator())) are logits; parts that sample
+    positions draw from the generator.
 
     Reads data alone, unless the model was trained with a plugin: its code runs if the caller has
     read it and gives its path in `plugins`. Raises UserError for such code that is not given, and
@@ -66,22 +58,17 @@ def load(folder: str | Path, *, plugins: Sequence[str | Path] = ()) -> Exported:
                 "makes one"
             )
     plain = read_json(folder / CONFIG)
-    about = validate(About, plain.get(OWN, {}), where=f"{folder / CONFIG}: {OWN}.")
-    if sha256_of(folder / WEIGHTS) != about.weights:
-        raise UserError(
-            f"{folder / WEIGHTS} differs from the sha256 in {CONFIG}: it is damaged or of another "
-            "model; export or download it again"
-        )
+    if OWN not in plain:
+        raise UserError(f"{folder} is no export of lengthgen; give lengthgen import {folder}")
+    about = validate(About, plain[OWN], where=f"{folder / CONFIG}: {OWN}.")
     plugin_files.give([Path(path) for path in plugins])
     model = build(about, folder)
     if plain["model_type"] == OWN:
         state = load_file(folder / WEIGHTS)
     else:
-        scale = read(plain, model.shape.train_length, where=folder).logit_scale
-        tensors = Tensors(folder, families()[plain["model_type"]])
-        state = ours(model, tensors, scale=scale)
+        state = ours(model, Tensors(folder, families()[plain["model_type"]]))
     model.load_state_dict(state)
-    return Exported(model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER))
+    return model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER)
 
 
 def build(about: About, folder: Path) -> Transformer:

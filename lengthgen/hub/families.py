@@ -270,7 +270,7 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
         if usual["rotary_percentage"] != 1:
             rope["partial_rotary_factor"] = own["rotary_percentage"]
         for rope_type, (part, names) in ROPE_TYPES.items():
-            if part in parts:
+            if part in parts and None not in parts[part].values():
                 if rope_type in ("dynamic", "linear"):  # others are T, or follow from it
                     names = names[:1]
                 arguments = {LAMBDAS.get(name, name): parts[part][name] for name in names}

@@ -16,17 +16,16 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor
 
 from lengthgen import __version__
-from lengthgen.config.schema import Config
+from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import new_folder, sha256_of
+from lengthgen.files import new_folder
 from lengthgen.hub.card import card, to_share
 from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
-from lengthgen.hub.families import OWN, families, read, written
-from lengthgen.hub.imported import THEIR_CONFIG
-from lengthgen.hub.weights import Weights, read_json, theirs
+from lengthgen.hub.families import OWN, families, written
+from lengthgen.hub.weights import Weights, theirs
 from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, signals
 
@@ -56,7 +55,7 @@ def export(
         raise UserError(f"{folder} is there already; give a new or empty folder, or remove it")
     corpus = directory.load_corpus(config, run_dir, say=say)
     checkpoint = checkpoints.final(config, run_dir)
-    keys, weights = layout(config, run_dir, checkpoint.weights)
+    keys, weights = layout(config, checkpoint.weights)
     with new_folder(folder) as aside:
         (path := aside / WEIGHTS).touch()
         mode = path.stat().st_mode
@@ -72,10 +71,9 @@ def export(
             run=config.run_id,
             step=checkpoint.step,
             fingerprint=corpus.fingerprint,
-            weights=sha256_of(aside / WEIGHTS),
             vocab_size=corpus.vocab_size,
             plugins=[f"plugins/{digest}.py" for digest in config.plugins],
-            config={key: value for key, value in to_share(config).items() if key not in LEFT_OUT},
+            config=to_share({k: v for k, v in to_plain(config).items() if k not in LEFT_OUT}),
         )
         if about.plugins:
             shutil.copytree(run_dir / "plugins", aside / "plugins")
@@ -100,18 +98,13 @@ def export(
     return folder
 
 
-def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, Any], Weights]:
+def layout(config: Config, trained: Weights) -> tuple[dict[str, Any], Weights]:
     """Returns the keys of a config.json, and weights by the names that go with it.
 
-    They are those that a model was imported in, those of the first family that fits, or our own.
+    They are those of the first family that fits, or our own.
     """
-    rows, T = len(trained["embedding.weight"]), config.train.length
-    if config.train.tokens:
-        fitting = written(config, vocab_size=rows)
-    else:  # it was imported
-        keys = read_json(run_dir / THEIR_CONFIG)
-        keys.pop("auto_map", None)  # of code that does not come along
-        fitting = keys, read(keys, T, where=run_dir)
+    rows = len(trained["embedding.weight"])
+    fitting = written(config, vocab_size=rows)
     if fitting is None:
         return _own_keys(config, rows), trained
     keys, read_as = fitting
@@ -122,8 +115,7 @@ def layout(config: Config, run_dir: Path, trained: Weights) -> tuple[dict[str, A
     for name in model.state_dict().keys() - trained.keys():
         if name.endswith(".table"):
             trained = trained | {name: _positions(config, trained)}
-    family = families()[keys["model_type"]]
-    return keys, theirs(model, family, trained, scale=read_as.logit_scale)
+    return keys, theirs(model, families()[keys["model_type"]], trained)
 
 
 @torch.inference_mode()
@@ -152,13 +144,12 @@ def _own_keys(config: Config, rows: int) -> dict[str, Any]:
 
 def _write_keys(aside: Path, keys: dict[str, Any], about: About, corpus: TokenizedCorpus) -> None:
     """Writes configuration and tokenizer, with the tokens that part documents."""
-    ids: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id"), corpus.bos_id)
-    keys = {**ids, "pad_token_id": None, **keys, "dtype": "float32", OWN: about.model_dump()}
-    eos = keys["eos_token_id"]  # of an imported model, its own
-    ends = {"bos_token": corpus.bos_id, "eos_token": eos[0] if isinstance(eos, list) else eos}
-    tokenizer = _tokenizer(corpus)
-    tokens = {name: tokenizer.id_to_token(i) for name, i in ends.items() if i is not None}
-    tokens["tokenizer_class"] = "PreTrainedTokenizerFast"
+    bos, tokenizer = corpus.bos_id, _tokenizer(corpus)
+    ids = {"bos_token_id": bos, "eos_token_id": bos, "pad_token_id": None}
+    keys = {**ids, **keys, "dtype": "float32", OWN: about.model_dump()}
+    tokens = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if bos is not None:
+        tokens |= dict.fromkeys(("bos_token", "eos_token"), tokenizer.id_to_token(bos))
     (aside / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     for name, plain in ((CONFIG, keys), ("tokenizer_config.json", tokens)):
         (aside / name).write_text(json.dumps(plain, indent=1), encoding="utf-8")

@@ -1,6 +1,5 @@
 """lengthgen import: a model in Hugging Face layout as a run directory, of which nothing is run."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, signals, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
-THEIR_CONFIG = "conf/config.json"  # in a run, of the folder that it was imported from
 FINE_TUNING = 1.0e-4  # train.lr of what goes on with the weights
 PADDING = 4096  # rows of an embedding beyond the tokenizer's ids are fewer
 
@@ -72,7 +70,7 @@ def import_model(
     before = "nothing" if bos is None else tokenizer.id_to_token(bos)
     T = f"{read_as.T:,}"
     say(f"{n / 1e6:,.1f}M parameters, {config.scheme.name}, T = {T}, {before} before a text")
-    _write(config, weights, plain)
+    _write(config, weights)
     return config.run_dir
 
 
@@ -154,7 +152,7 @@ def _experiment(config: Config) -> bytes:
     return f"# @package _global_\n# Trains {config.model.name} further.\n{text}".encode()
 
 
-def _write(config: Config, weights: Weights, theirs: dict[str, Any]) -> None:
+def _write(config: Config, weights: Weights) -> None:
     """Writes the run directory aside, and puts it in place in one step."""
     run, run_dir = config.run_id, config.run_dir
     kept = Path(config.corpus.tokenizer)
@@ -169,5 +167,4 @@ def _write(config: Config, weights: Weights, theirs: dict[str, Any]) -> None:
             path = Path(config.train.init_from.path) / "tokenizer.json"
             replace_file(kept, read_bytes(path))
         (aside / "conf").mkdir()
-        replace_file(aside / THEIR_CONFIG, json.dumps(theirs).encode())
         replace_file(aside / f"conf/experiment/{config.model.name}.yaml", _experiment(config))

@@ -76,7 +76,7 @@ class Tensors:
             )
 
 
-def ours(model: Transformer, tensors: Tensors, *, scale: float) -> Weights:
+def ours(model: Transformer, tensors: Tensors, *, scale: float = 1.0) -> Weights:
     """Returns the weights of a model in fp32. Raises UserError if one is missing.
 
     `scale` is that of the logits, which the final norm takes on.
@@ -105,7 +105,7 @@ def ours(model: Transformer, tensors: Tensors, *, scale: float) -> Weights:
     return weights
 
 
-def theirs(model: Transformer, family: Family, weights: Weights, *, scale: float) -> Weights:
+def theirs(model: Transformer, family: Family, weights: Weights) -> Weights:
     """Returns weights by the names of a family; biases that the run has not are zeros.
 
     `model` has the options of the family, whose names and shapes alone are read. Inverts `ours`.
@@ -114,10 +114,6 @@ def theirs(model: Transformer, family: Family, weights: Weights, *, scale: float
     for name, parameter in model.state_dict().items():
         x = weights[name] if name in weights else zeros(parameter.shape)
         names, module = _theirs(name, family)
-        if name.startswith("norm."):
-            x = x / scale
-        if module == "table":
-            x = cat([zeros(family.first_row, x.shape[1]), x])
         if family.per_head and module == "qkv":
             heads = (3, model.shape.n_heads, model.shape.d_head)
             x = x.unflatten(0, heads).transpose(0, 1).flatten(0, 2)

@@ -9,13 +9,13 @@ N layers, S samples, W windows, D width, T tokens.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from lengthgen.model.build import generator_of
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, attached, numbers
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeText, Row, attached, numbers
 from lengthgen.schemes import AttentionContext, Rotated
 
 SAMPLES = 256  # positions of each window that are learned from
@@ -47,15 +47,17 @@ class Position(Probe):
             return [{"skipped": "all endpoints lie in one document; another is needed to test on"}]
         if reasons[T]:
             return [{"skipped": reasons[T]}]
-        x_NSD, y_S, tested = samples(inputs, held_out)
-        predict = fitted(x_NSD, y_S, inputs)
+        predict = fitted(*samples(inputs, held_out), inputs)
         longest = max(n for n, why in reasons.items() if why is None)
         y_T = torch.arange(1, longest + 1) / T
-        pieces_NWT = [torch.stack([predict(x_NTD) for x_NTD in tested], dim=1)]
+
+        def predicted_at(texts: Iterator[ProbeText]) -> Tensor:  # a window's states at a time
+            states = (hidden_states(inputs, x.inputs_BT) for x in texts if x.document in held_out)
+            return torch.stack([predict(x_NTD) for x_NTD in states], dim=1)
+
+        pieces_NWT = [predicted_at(near_windows(inputs))]
         if longest > T:
-            texts = inputs.windows(self.name, longest)
-            states = [hidden_states(inputs, x.inputs_BT) for x in texts if x.document in held_out]
-            pieces_NWT.append(torch.stack([predict(x_NTD)[:, T:] for x_NTD in states], dim=1))
+            pieces_NWT.append(predicted_at(inputs.windows(self.name, longest))[:, :, T:])
         pairs = zip(pieces_NWT, (y_T[:T], y_T[T:]), strict=False)
         errors = [numbers((x_NWT - y).abs().mean((1, 2))) for x_NWT, y in pairs]
         curves_T = [y_T[None], torch.cat([x_NWT.mean(1) for x_NWT in pieces_NWT], dim=1)]
@@ -77,23 +79,22 @@ class Position(Probe):
         }
 
 
-def samples(inputs: ProbeInputs, held_out: set[int]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Returns states and positions to learn from, and all states of each window to be tested on.
+def near_windows(inputs: ProbeInputs) -> Iterator[ProbeText]:
+    """Yields the windows of T tokens before every endpoint, as many as there are of 1 + EXTRA."""
+    T = inputs.train_length
+    return inputs.windows("position", T, of_each=min(1 + EXTRA_WINDOWS, inputs.max_context // T))
 
-    Windows have T tokens; documents that are held out are for testing.
-    """
+
+def samples(inputs: ProbeInputs, held_out: set[int]) -> tuple[Tensor, Tensor]:
+    """Returns states and positions to learn from, of documents that are not held out."""
     T, draws = inputs.train_length, generator_of("position probe", inputs.seed)
-    xs, ys, tested = list[Tensor](), list[Tensor](), list[Tensor]()
-    of_each = min(1 + EXTRA_WINDOWS, inputs.max_context // T)
-    for text in inputs.windows("position", T, of_each=of_each):
-        x_NTD = hidden_states(inputs, text.inputs_BT)
-        if text.document in held_out:
-            tested.append(x_NTD)
-        else:
+    xs, ys = list[Tensor](), list[Tensor]()
+    for text in near_windows(inputs):
+        if text.document not in held_out:
             at = torch.randperm(T, generator=draws)[:SAMPLES]
-            xs.append(x_NTD[:, at])
+            xs.append(hidden_states(inputs, text.inputs_BT)[:, at])
             ys.append((at + 1) / T)
-    return torch.cat(xs, dim=1), torch.cat(ys), tested
+    return torch.cat(xs, dim=1), torch.cat(ys)
 
 
 def hidden_states(inputs: ProbeInputs, tokens_BT: Tensor) -> Tensor:

@@ -58,6 +58,7 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
     config.refuse_arch("probe")
     opened = open_run(config, run_dir, ranks=ALONE, show=show)
     planned, model = opened.plan, opened.model.requires_grad_(False)
+    model.checkpointing = True  # gradients of long texts would not fit in memory
     inputs = ProbeInputs(
         model=model,
         corpus=planned.corpus,
