@@ -168,12 +168,12 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Puts a file in place of another in one step: written aside, flushed to disk, renamed.
 
-    Makes its folder if that is missing. The last of several processes that write at once wins.
+    Makes its folders if they are missing. The last of several processes that write at once wins.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         if not path.parent.exists():
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             sync(path.parent.parent)
         try:
             with aside.open("wb") as file:

@@ -119,7 +119,10 @@ def configs_of(
     configs = [config_of(run_dir, changes, config_dir=config_dir) for run_dir in run_dirs]
     for config, run_dir in zip(configs, run_dirs, strict=True):
         plugin_files.of_run(config.plugins, run_dir)
-        check(config)
+        try:
+            check(config)
+        except UserError as error:
+            raise UserError(f"{run_dir}: {error}" if run_dirs[1:] else str(error)) from None
     return configs
 
 

@@ -1,13 +1,10 @@
 """The display of long work: a bar on a terminal, else a plain line every few seconds."""
 
-from __future__ import annotations
-
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -36,15 +33,10 @@ class Screen(Console):
         """Leaves the cursor as it is: Ctrl-C may end the program before it is shown again."""
         return False
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Writes what was printed, as all of rich does at its end, if it can be written."""
         with suppress(OSError):
-            super().__exit__(exc_type, exc_value, traceback)
+            super().__exit__(*error)
 
 
 class Progress:
@@ -62,7 +54,7 @@ class Progress:
         self._seconds_between_lines = seconds_between_lines
         self._bar: Bar | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

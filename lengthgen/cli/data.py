@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
-from lengthgen.cli.console import echo, print_table
+from lengthgen.cli.console import echo, print_table, warn
 
 if TYPE_CHECKING:
     from lengthgen.data.corpora import TokenizedCorpus
@@ -40,11 +40,10 @@ def show_corpus(
     words = [corpus if "=" in corpus else f"corpus={corpus}", *(overrides or [])]
     config = schema.from_overrides(words, config_dir=config_dir, plugins=plugin or [])
     from lengthgen.data import corpora, sources
-    from lengthgen.terminal import Progress, from_here
+    from lengthgen.terminal import from_here
 
     typed = sources.kind_of(config.corpus).typed(config.corpus)  # as a run has it
-    with Progress(is_main=True) as show:
-        loaded = corpora.load(typed, cache_dir=config.runtime.cache_dir, say=show.say)
+    loaded = corpora.load(typed, cache_dir=config.runtime.cache_dir, say=warn)
     for head, rows in tables(loaded, T=config.train.length):
         print_table(head, rows)
         echo("")

@@ -113,5 +113,7 @@ def idle(run_dir: Path) -> Generator[None]:
         raise UserError(
             f"{run_dir}: job {job.id} of Slurm trains this run; scancel {job.id} ends it"
         )
-    with status.run_lock(run_dir, "train"), status.run_lock(run_dir, "eval"):
+    with ExitStack() as held:
+        for work in ("train", "eval", "probe"):
+            held.enter_context(status.run_lock(run_dir, work))
         yield

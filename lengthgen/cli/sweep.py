@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,31 +57,24 @@ def sweep(
     from lengthgen.sweep import grid
 
     note_defaults(overrides, config_dir)
+    given: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
     if search is not None:
         if slurm is not None or dry_run:
             raise UserError("--search: each point depends on those before; drop --slurm, --dry-run")
-        return _search(overrides or [], search, jobs or 1, gpus, config_dir, plugin or [])
+        return _search(overrides or [], search, jobs or 1, gpus, **given)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
-    points = grid.points(combined, config_dir=config_dir, plugins=plugin or [])
+    points = grid.points(combined, **given)
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if print_states(points, states, submitted=slurm is not None) and not dry_run:
         sys.exit(1)
 
 
-def _search(
-    overrides: list[str],
-    n: int,
-    jobs: int,
-    gpus: int | None,
-    config_dir: Path | None,
-    plugins: list[Path],
-) -> None:
+def _search(overrides: list[str], n: int, jobs: int, gpus: int | None, **given: Any) -> None:
     """Searches, then prints the points from the best one on."""
     from lengthgen.sweep.search import search
     from lengthgen.terminal import from_here
 
-    run_all = partial(run, jobs=jobs, gpus=gpus)
-    trials = search(overrides, n, jobs=jobs, run=run_all, config_dir=config_dir, plugins=plugins)
+    trials = search(overrides, n, jobs=jobs, run=partial(run, jobs=jobs, gpus=gpus), **given)
     rows = [
         [*point.varied.values(), f"{loss:.4f}", state.state, from_here(point.run_dir)]
         for point, state, loss in trials
@@ -155,17 +147,15 @@ def _prepare(points: Sequence["Point"], *, here: bool) -> None:
     from lengthgen import pipeline
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import ALONE
-    from lengthgen.terminal import Progress
 
     loaded: dict[str, Any] = {}
-    with Progress(is_main=True) as show:
-        for point in points:
-            try:
-                if here:
-                    devices.device_of(point.config.runtime, ALONE)
-                pipeline.prepare(point.config, loaded, say=show.say)
-            except UserError as error:
-                raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None
+    for point in points:
+        try:
+            if here:
+                devices.device_of(point.config.runtime, ALONE)
+            pipeline.prepare(point.config, loaded, say=warn)
+        except UserError as error:
+            raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None
 
 
 def print_states(

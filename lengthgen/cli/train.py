@@ -80,23 +80,18 @@ def train(
         raise UserError(why)
     if force or gpus is not None:
         from lengthgen.runs import devices
-        from lengthgen.terminal import Progress
 
         n = gpus or 1
         last = distributed.Ranks(rank=n - 1, world_size=n, local_rank=n - 1)
         devices.device_of(config.runtime, last)  # refuses more processes than GPUs
-        with Progress(is_main=True) as show:
-            pipeline.prepare(config, {}, say=show.say, is_new=force)
+        pipeline.prepare(config, {}, say=warn, is_new=force)
     if force:
         from lengthgen.cli.runs import set_aside
 
         set_aside(config.run_dir)
         if gpus is not None:  # --from and --plugin of its processes may name what was moved
-            config.run_dir.mkdir(parents=True, exist_ok=True)
             directory.write_config(config, config.run_dir)
-            if base is not None:
-                options = ["--from", str(config.run_dir)]
-                overrides = [word for word in overrides if not word.startswith("~")]  # are done
+            overrides, options = [], ["--from", str(config.run_dir)]
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments
 

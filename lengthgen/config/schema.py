@@ -627,6 +627,8 @@ def overrides_of(config: Config) -> list[str]:
             words.append(f"{group}={section['name']}")
             given = flatten(compose.read(file), "" if group == "task" else f"{group}.")
             words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
+    if "train.tuned" in compose.user_defaults():  # the run has rates of its own
+        words.append("train.tuned=null")
     default = _as_given(from_overrides(words, config_dir=None, plugins=[]))
     default["task"] = default["corpus"].pop("task", {})
     known, scheme = flatten(default), plain["scheme"]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import Plugin, chosen_runs, complete_runs, names_and_overrides
-from lengthgen.cli.console import echo
+from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
 
@@ -33,7 +33,6 @@ def export_run(
     from lengthgen import pipeline
     from lengthgen.config import plugins
     from lengthgen.hub import folder as folders
-    from lengthgen.terminal import Progress
 
     if len(names) != 2:
         raise UserError(
@@ -42,11 +41,10 @@ def export_run(
     (run_dir,), changes = chosen_runs([names[0], *overrides], "runtime")
     plugins.give(plugin or [])
     config = pipeline.config_of(run_dir, changes)
-    with Progress(is_main=True) as show:
-        written = folders.export(
-            config, run_dir, Path(names[1]), license=license, repository=push, say=show.say
-        )
-        address = None if push is None else folders.push(written, push, say=show.say)
+    written = folders.export(
+        config, run_dir, Path(names[1]), license=license, repository=push, say=warn
+    )
+    address = None if push is None else folders.push(written, push, say=warn)
     echo(address or written)
 
 
@@ -77,13 +75,8 @@ def import_model(
         if word.startswith(("corpus.tokenizer=", "corpus.bos=", "corpus.vocab_size=")):
             raise UserError(f"{word}: import takes that of the model; drop it")
     from lengthgen.hub import imported
-    from lengthgen.terminal import Progress
 
-    with Progress(is_main=True) as show:
-        run_dir = imported.import_model(
-            sources[0], name=name, length=length, overrides=overrides, say=show.say
-        )
-    echo(run_dir)
+    echo(imported.import_model(sources[0], name=name, length=length, overrides=overrides, say=warn))
 
 
 COMMANDS = {"export": export_run, "import": import_model}

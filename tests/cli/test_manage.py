@@ -157,12 +157,14 @@ def test_a_run_is_removed_only_if_that_is_wanted(
 
 
 def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, run: Path) -> None:
+    (run / ".probe.lock").touch()
     before = {path: path.stat().st_size for path in run.rglob("*")}
     assert "another process is at work" not in shell.error_of("rm", "none")
-    with status.run_lock(run, "train"):
-        for words in (["rm", run.name, "--yes"], ["train", "--from", run.name, "--force"]):
-            ran = shell.run(*words)
-            assert (ran.code, "another process is at work" in ran.err) == (2, True)
+    for work in ("train", "eval", "probe"):
+        with status.run_lock(run, work):
+            for words in (["rm", run.name, "--yes"], ["train", "--from", run.name, "--force"]):
+                ran = shell.run(*words)
+                assert (ran.code, "another process is at work" in ran.err) == (2, True)
     (run / "slurm.json").write_text("{")
     assert "not the record of a Slurm job" in shell.error_of("rm", run.name, "--yes")
     (run / "slurm.json").unlink()
@@ -296,6 +298,8 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
         own = compose.values(compose.user_overrides([word], config_dir=None))
         assert [*own] == left
     assert train("experiment=null").tokens != train("").tokens
+    defaults.write_text("train: {tuned: none.yaml}\n")  # a run has rates of its own
+    assert overrides_of(config_of("scheme=xpos", "train.lr=1e-3"))[0] == "scheme=xpos"
     for corpus, experiment in (("task: copy", "leaderboard"), ("corpus: pg19", "addition_formats")):
         defaults.write_text(f"{corpus}\n")
         own = job(f"experiment={experiment}")

@@ -83,8 +83,10 @@ def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -
 
 def test_a_rate_that_was_not_varied_is_at_no_edge(tmp_path: Path) -> None:
     losses: Losses = {("kerple", 1e-3, 1.0, 1): 3.0, ("kerple", 1e-3, 4.0, 1): 2.9}
-    chosen(tmp_path, losses, "scheme=kerple", "train.lr=1e-3", "train.scheme_lr_ratio=1,4")
-    table = (tmp_path / "table.md").read_text()
+    out = tmp_path / "not" / "there"
+    root = f"runtime.root={tmp_path}"
+    chosen(out, losses, "scheme=kerple", "train.lr=1e-3", "train.scheme_lr_ratio=1,4", root)
+    table = (out / "table.md").read_text()
     assert "At the edge of the grid, so extend it: kerple (train.scheme_lr_ratio=4)." in table
 
 
