@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -54,9 +54,8 @@ def generate(
     answers = itertools.chain(*opened.plan.examples.values())
     limit = limit or max((answer.scored for answer in answers), default=TOKENS)
     end = next(iter(tokenizer.encode(objective.end, add_special_tokens=False).ids), None)
-    how: dict[str, Any] = {"limit": limit, "end": end, "temperature": temperature}
-    how |= {"seed": given.seed, "precision": given.precision}
-    written = [*continuation(opened.model, tokens, **how)]
+    write = partial(continuation, opened.model, tokens, limit=limit, end=end)
+    written = [*write(temperature=temperature, seed=given.seed, precision=given.precision)]
     written = written[:-1] if written[-1] == end else written
     text = tokenizer.decode([*tokens[len(beginning) :], *written], skip_special_tokens=False)
     return objective.decoded(text)

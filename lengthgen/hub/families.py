@@ -270,11 +270,12 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
         if usual["rotary_percentage"] != 1:
             rope["partial_rotary_factor"] = own["rotary_percentage"]
         for rope_type, (part, names) in ROPE_TYPES.items():
-            if part in parts and None not in parts[part].values():
+            if part in parts:
                 if rope_type in ("dynamic", "linear"):  # others are T, or follow from it
                     names = names[:1]
                 arguments = {LAMBDAS.get(name, name): parts[part][name] for name in names}
-                rope |= {"rope_type": rope_type, **arguments}
+                if None not in arguments.values():
+                    rope |= {"rope_type": rope_type, **arguments}
         plain["rope_parameters"] = rope
     if kind == "smollm3":
         plain["no_rope_layers"] = [int("rope" in parts)] * shape.n_layers

@@ -271,6 +271,8 @@ def test_defaults_of_the_users_own_are_said_and_below_what_a_command_says(defaul
     assert (job(), job(*changed)) == (plain, other)
     given = "scheme=xpos train.lr=0.001 runtime.root=r runtime.wandb=false"
     assert here("train", "--cfg", "job").err == f"defaults of {defaults}: {given}\n"
+    for command in (["sweep", "seed=x"], ["tune", "seed=x"]):
+        assert f"defaults of {defaults}: {given}\n" in here(*command).err
     words = ["scheme=glob(rop*)", "seed=1,2", "runtime.root=s"]
     left = ["train.lr=0.001", "runtime.wandb=false"]
     assert compose.user_overrides(words, config_dir=None) == left

@@ -235,6 +235,9 @@ def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: 
     def say(message: str) -> None:
         said.append(message)
         other.release()
+        if len(said) > 1:
+            with pytest.raises(filelock.Timeout):
+                other.acquire(blocking=False)
 
     corpora.load(files(folder), cache_dir=cache_dir, say=say)
     assert said[0].startswith(f"waiting for another process that builds {built}; if there is none")

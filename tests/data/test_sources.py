@@ -11,21 +11,14 @@ from repository import example
 from small import SMALL, refusal, smaller
 from small_corpora import files, load, names, read_all, shipped, synthetic, write
 
-from lengthgen.config import schema
-from lengthgen.config.registry import code_of
 from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data import corpora, sources
+from lengthgen.data import corpora
 from lengthgen.data.sources.python import Python
 from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
 from lengthgen.data.sources.stdlib import Stdlib
 from lengthgen.data.sources.synthetic import Synthetic
 from lengthgen.errors import UserError
 from lengthgen.pipeline import validate
-
-
-def key_of(corpus: schema.Corpus) -> object:
-    source = sources.source_of(corpus)
-    return corpus.model_dump_json(), code_of(type(source)), source.data_key()
 
 
 def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
@@ -237,9 +230,10 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
     data = tmp_path / "data"
     data.write_text("1")
 
-    def key(*words: str, text: str = FILE) -> object:
+    def key(*words: str, text: str = FILE) -> Path:
         text += DATA.format(data)
-        return key_of(configured(tmp_path, *words, text=text).corpus)
+        corpus = configured(tmp_path, *words, text=text).corpus
+        return load(corpus, tmp_path / "cache").corpus.tokenizer_path
 
     before = key()
     assert key() == before

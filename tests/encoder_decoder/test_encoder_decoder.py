@@ -227,6 +227,7 @@ def test_a_row_is_the_same_at_every_resume_and_another_in_every_step_and_seed() 
     first, again, *others = rows(3, 5), rows(3, 5), rows(3, 6), rows(4, 5)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not any(np.array_equal(first.inputs_BT, other.inputs_BT) for other in others)
+    assert len({(row >= VOCAB).tobytes() for row in first.inputs_BT[:3]}) > 1  # each has its own
 
 
 @pytest.fixture(scope="module")

@@ -308,7 +308,8 @@ class Hub(Quiet):
         for row in rows:
             if row.get("key") == "file":
                 self.kept[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
-        self.reply(answer, 403 if rows[0].get("organization") == "other" else 200)
+        is_refused = rows[0].get("organization") == "other" or rows[0].get("private") is False
+        self.reply(answer, 403 if is_refused else 200)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_modules_and_signals_that_windows_lacks_are_used_in_functions_alone() ->
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 names = {getattr(statement, "module", ""), *(a.name for a in statement.names)}
                 at_the_top += [named(path)] * bool(lacking & names)
-            elif isinstance(statement, ast.Assign):
+            elif isinstance(statement, ast.Assign | ast.AnnAssign):
                 names = {n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute)}
                 at_the_top += [named(path)] * bool({"SIGUSR1", "SIGUSR2", "SIGHUP"} & names)
     assert at_the_top == []

@@ -145,7 +145,7 @@ def test_the_commands_of_a_page_run_one_after_another(
 
 
 def test_commands_that_need_the_network_compose() -> None:
-    lines = [line for page in DOCS.values() for line in lengthgen_commands(page)]
+    lines = [line for page in PAGES.values() for line in lengthgen_commands(page)]
     lines = [line for line in lines if needs_the_network(line)]
     assert len(lines) >= 2
     for line in lines:

@@ -100,8 +100,8 @@ def test_a_part_that_samples_within_a_block_draws_the_same_when_it_is_recomputed
 def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without g++, which takes two minutes.
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    compiler = CompileCounterWithBackend("eager")  # without g++, which takes two minutes
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=compiler))
     words = ["scheme=alibi", "model.n_layers=1", "train.precision=bf16", "train.tokens=256"]
     fast = ["compile=true", "activation_checkpointing=true", "micro_batch=4"]
     torch.compiler.reset()
@@ -112,5 +112,6 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
         run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
         losses.append([row["train/loss"] for row in read_rows(run_dir / "train.jsonl")])
         names.append({*weights_of(run_dir)})
+        assert (compiler.frame_count > 0) == (more == fast)
     assert losses[1] == pytest.approx(losses[0], rel=2**-8)  # sums in another order are rounded
     assert names[1] == names[0]

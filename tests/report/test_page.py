@@ -89,6 +89,8 @@ def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> Non
     assert not any(name.startswith("on") for name in elements.attributes)
     assert all(link.startswith(("data:", "#")) for link in elements.links)
     assert elements.tags.count("img") >= 2
+    assert "default-src 'none'" in page
+    assert "@import" not in page
 
 
 def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:

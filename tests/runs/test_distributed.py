@@ -2,14 +2,14 @@
 
 import json
 import re
-import signal
 from pathlib import Path
 
 import commands
 import pytest
 import torch
-from commands import here, until
+from commands import here
 from parts import SLOPE
+from repository import TELLING
 from small import SMALL, refusal, small_config
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from trained import rows_of, weights_of
@@ -140,61 +140,59 @@ def test_the_failure_that_ended_the_others_is_the_one_that_is_named(
 
 
 FAULTY = '''
-import os, signal, time
-from pathlib import Path
-
+import os
 from lengthgen.schemes import Part
 
 class Faulty(Part):
-    """Ends in rank 1 torchrun in the fifth call in training, or itself in evaluation."""
+    """Fails in the evaluation of rank 1."""
 
-    def __init__(self, shape, *, how: str) -> None:
+    def __init__(self, shape) -> None:
         super().__init__(shape)
-        self.how, self.kills, self.calls = how, how == "kill", 0
+        self.has_trained = False
 
     def embed(self, x_BTD, c):
-        self.calls += c.training
-        if os.environ.get("RANK") != "1" or (self.calls != 8 if self.kills else self.calls):
-            return x_BTD
-        Path("failed").touch()
-        if not self.kills:
+        self.has_trained |= c.training
+        if os.environ.get("RANK") == "1" and not self.has_trained:
             raise ZeroDivisionError("a bug")
-        torchrun = os.getppid()
-        os.kill(torchrun, signal.SIGKILL)
-        while os.getppid() == torchrun:  # else training may end before it does
-            time.sleep(0.01)
         return x_BTD
 '''
+FAULT = "rank 1: scheme.parts.faulty: ZeroDivisionError: a bug ("
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "code", "said", "state", "reason"),
+    ("plugin", "killed", "start", "code", "said", "reason"),
     [
-        ("kill", -signal.SIGKILL, "", "stopped", "stopped by SIGTERM after step "),
-        ("bug", 2, "error: rank 1: scheme.parts.faulty: ZeroDivisionError: a bug (", "failed",
-         "rank 1: scheme.parts.faulty: ZeroDivisionError: a bug ("),
+        (TELLING, "$(ps -o ppid= $PPID)", TORCHRUN, -9, "", "stopped by SIGTERM after step 5"),
+        (TELLING, "$PPID", [], 137, f"error: rank 0 was killed by SIGKILL; {CONTINUES}", None),
+        (Path("faulty.py"), None, [], 2, f"error: {FAULT}", FAULT),
     ],
-)  # fmt: skip
+    ids=["torchrun is killed", "a process is killed", "a process fails"],
+)
 def test_the_end_of_torchrun_or_of_one_process_ends_all_and_says_why(
-    tmp_path: Path, how: str, code: int, said: str, state: str, reason: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plugin: Path,
+    killed: str | None,
+    start: list[str],
+    code: int,
+    said: str,
+    reason: str | None,
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
-    words = ["train", *SMALL, "scheme=nope", f"+scheme.parts.faulty.how={how}"]
-    # enough windows for a second pass, that of rank 1
-    words += ["--plugin", "faulty.py", "eval.protocols=[tail,sliding-2]", "eval.targets=16"]
-    start, end = (TORCHRUN, []) if how == "kill" else ([], ["--gpus", "2"])
+    words = ["train", *SMALL, "scheme=nope", "--plugin", str(plugin)]
+    if killed is not None:
+        monkeypatch.setenv("TELL", f"kill -KILL {killed}")
+    else:  # enough windows for a second pass, that of rank 1
+        words += ["+scheme.parts.faulty={}", "eval.protocols=[tail,sliding-2]", "eval.targets=16"]
+    end = [] if start else ["--gpus", "2"]
     ran = commands.run(*start, "-m", "lengthgen", *words, *end, cwd=tmp_path)
-    assert (tmp_path / "failed").exists(), ran.err
-    [file] = tmp_path.glob("runs/*/status.json")
-    until(lambda: '"running"' not in file.read_text())  # torchrun's ranks outlive it
-    assert (ran.code, ran.out) == (code, "")
+    assert (ran.code, ran.out, "Traceback" in ran.err) == (code, "", False), ran
     assert said in ran.err
-    assert "Traceback" not in ran.err
-    status = json.loads(file.read_text())
-    assert status["state"] == state
-    assert status["reason"].startswith(reason)
+    [file] = tmp_path.glob("runs/*/status.json")
+    if reason is not None:  # else nobody was left to write it
+        assert str(json.loads(file.read_text())["reason"]).startswith(reason)
 
 
 @pytest.mark.parametrize(("visible", "local_id", "index"), [(8, None, 3), (1, "3", 0), (1, "0", 3)])

@@ -79,39 +79,25 @@ class Shell:
         return ran.error
 
 
-def begin(*words: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """Starts `python WORDS` in a session of its own, one thread per process."""
-    return subprocess.Popen(
+def run(*words: str | Path, cwd: Path | None = None) -> Ran:
+    """Returns how `python WORDS` ended, in a session of its own, one thread per process."""
+    ran = subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         start_new_session=True,
+        timeout=300,
+        check=False,
     )
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 
-def ended(process: subprocess.Popen[str]) -> Ran:
-    """Waits for a program, and kills it after 5 minutes."""
-    try:
-        out, err = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    return Ran(process.returncode, out, err)
-
-
-def run(*words: str | Path, cwd: Path | None = None) -> Ran:
-    """Returns how `python WORDS` ended."""
-    return ended(begin(*words, cwd=cwd))
-
-
-def until(is_so: Callable[[], object], *, seconds: float = 240) -> None:
+def until(is_so: Callable[[], object]) -> None:
     """Waits for what other processes do, which share the machine with other tests."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 240
     while not is_so():
         if time.monotonic() > end:
             raise TimeoutError("it does not come to that")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+TELLING = ROOT / "tests/support/telling.py"  # a plugin
 # For programs in processes of their own: the package, and what tests share.
 PYTHONPATH = f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"
 

@@ -154,7 +154,7 @@ def _running(*command: str) -> Generator[None]:
 
 def _wait(is_so: Callable[[], bool], folder: Path) -> None:
     try:
-        until(is_so, seconds=30)
+        until(is_so)
     except TimeoutError as error:
         logs = [path.read_text(errors="replace")[-1500:] for path in folder.glob("*.log")]
         raise TimeoutError("\n".join(["the cluster does not come up, or down", *logs])) from error

@@ -1,6 +1,5 @@
 """What runs leave behind, and the processes that they are."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +45,6 @@ def is_alive(pid: int) -> bool:
     """True if a process is there and no zombie."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def descendants(pid: int) -> list[int]:
-    """Returns the processes that a process has started, and those that these have."""
-    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
-    children = map(int, subprocess.run(command, capture_output=True, text=True).stdout.split())
-    return [each for child in children for each in (child, *descendants(child))]
 
 
 def take_steps(state: State, windows: TrainingWindows, *, n: int = 1) -> list[float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from commands import until
+from repository import TELLING
 from slurm_cluster import Cluster, state_of, swept
 from trained import assert_same_bits
 
@@ -20,8 +21,7 @@ from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import PointState, pending, states_of
 
 pytestmark = pytest.mark.slow
-# Some seconds: a signal, or Slurm, comes in the middle of training.
-LONG = ("seed=2", "train.tokens=64000")
+URGENT = "sbatch --partition=urgent --exclusive --nodes=2 --time=1 --output=/dev/null --wrap=true"
 
 
 @pytest.fixture(scope="session")
@@ -40,21 +40,16 @@ def submitted(
     root: Path, cache: Path, *overrides: str, options: str = "time=5,cpus=1"
 ) -> list[Point]:
     """Returns points after their submission."""
-    points = swept(root, cache, *overrides)
+    points = swept(root, cache, "train.tokens=1024", *overrides, plugins=[TELLING])
     slurm.submit(points, slurm.options(options), root=root, say=lambda message: None)
     return points
 
 
 def locally(root: Path, cache: Path, *overrides: str) -> Path:
     """Returns the directory of a run that nothing interrupted, in this process."""
-    [point] = swept(root, cache, "runtime.threads=1", *overrides)
+    words = ("train.tokens=1024", "runtime.threads=1", *overrides)
+    [point] = swept(root, cache, *words, plugins=[TELLING])
     return pipeline.train(point.config)
-
-
-@pytest.fixture(scope="session")
-def long_alone(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the long run that nothing interrupted."""
-    return locally(tmp_path_factory.mktemp("alone"), cache, *LONG)
 
 
 def finished(cluster: Cluster, *submitted: Point) -> None:
@@ -78,16 +73,10 @@ def job_of(point: Point) -> str:
     return json.loads((point.run_dir / "slurm.json").read_text())["id"]
 
 
-def steps_of(point: Point) -> int:
-    log = point.run_dir / "train.jsonl"
-    return log.read_text().count("\n") if log.exists() else 0
-
-
 def test_a_sweep_is_one_job_array_whose_points_end_as_on_this_machine(
     cluster: Cluster, tmp_path: Path, cache: Path
 ) -> None:
     good, diverging = submitted(tmp_path / "swept", cache, "train.lr=1e-3,1e15")
-    assert {state_of(point).state for point in (good, diverging)} <= {"queued", "running"}
     assert pending([good, diverging], states_of([good, diverging])) == []
     finished(cluster, good, diverging)
     assert job_of(good).partition("_")[0] == job_of(diverging).partition("_")[0]
@@ -96,41 +85,40 @@ def test_a_sweep_is_one_job_array_whose_points_end_as_on_this_machine(
     assert_same_bits(good.run_dir, locally(tmp_path / "alone", cache, "train.lr=1e-3"))
 
 
-def test_a_job_at_its_time_limit_stops_with_a_checkpoint_and_is_put_back(
-    cluster: Cluster, tmp_path: Path, cache: Path, long_alone: Path
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ("", "scancel --signal=USR2 $SLURM_JOB_ID.0"),  # as Slurm does before the time limit
+        (",partition=graced", URGENT),
+    ],
+    ids=["time limit", "preemption"],
+)
+def test_a_job_that_slurm_stops_is_put_back_and_goes_on_from_its_checkpoint(
+    cluster: Cluster,
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    command: str,
 ) -> None:
-    (point,) = submitted(tmp_path, cache, *LONG)
-    until(lambda: steps_of(point) > 5)
-    cluster.ask("scancel", "--signal=USR2", f"{job_of(point)}.0")  # as Slurm does before the limit
+    monkeypatch.setenv("TELL", command)
+    (point,) = submitted(tmp_path / "swept", cache, options=f"time=5,cpus=1{options}")
     finished(cluster, point)
     assert cluster.of_job(job_of(point), "Restarts") == "1"
     assert state_of(point) == PointState("done")
-    assert_same_bits(point.run_dir, long_alone)
-
-
-def test_a_preempted_job_is_put_back_and_goes_on(
-    cluster: Cluster, tmp_path: Path, cache: Path, long_alone: Path
-) -> None:
-    (point,) = submitted(tmp_path, cache, *LONG, options="time=5,cpus=1,partition=graced")
-    until(lambda: steps_of(point) > 5)
-    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--nodes=2", "--time=1"]
-    cluster.ask(*urgent, "--output=/dev/null", "--wrap=true")
-    finished(cluster, point)
-    assert cluster.of_job(job_of(point), "Restarts") == "1"
-    assert state_of(point) == PointState("done")
-    assert_same_bits(point.run_dir, long_alone)
+    monkeypatch.delenv("TELL")
+    assert_same_bits(point.run_dir, locally(tmp_path / "alone", cache))
 
 
 def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_put_back(
-    cluster: Cluster, tmp_path: Path, cache: Path
+    cluster: Cluster, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (point,) = submitted(tmp_path, cache, "train.tokens=1280000")
-    until(lambda: steps_of(point) > 5)
-    cluster.ask("scancel", job_of(point))
+    monkeypatch.setenv("TELL", "scancel $SLURM_JOB_ID")
+    (point,) = submitted(tmp_path, cache)
     finished(cluster, point)
     assert cluster.of_job(job_of(point), "JobState") == "CANCELLED"
+    assert "stopped by SIGTERM after step 5" in str(state_of(point).reason)
     assert state_of(point).state == "stopped"
-    assert list((point.run_dir / "checkpoints").glob("step-*"))
     assert pending([point], states_of([point])) == [point]
 
 

@@ -1,17 +1,15 @@
 """Sweeps of real processes: points that fail, a repeat, Ctrl-C."""
 
-import os
+import json
 import re
-import signal
-import threading
 from pathlib import Path
 
 import pytest
 from commands import Ran, here
-from repository import PYTHONPATH
+from repository import PYTHONPATH, TELLING
 from slurm_cluster import begun
 from small import small_config, smaller
-from trained import assert_same_bits, descendants, is_alive
+from trained import assert_same_bits, is_alive
 
 from lengthgen import pipeline
 from lengthgen.runs.status import Status
@@ -20,7 +18,6 @@ from lengthgen.sweep.grid import points
 from lengthgen.sweep.local import Slot
 from lengthgen.sweep.states import PointState
 
-LONG = "train.tokens=38400"  # 300 steps, so that a signal comes in the middle
 PART = """
 import os, signal
 from lengthgen.schemes import Part
@@ -126,30 +123,24 @@ def test_a_dry_run_measures_a_step_of_each_model_counts_those_left_and_trains_no
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(tmp_path: Path) -> None:
-    words = ["scheme=rope", "seed=1,2", LONG, "--jobs", "1"]
-    known, started, end = descendants(os.getpid()), list[int](), threading.Event()
-
-    def interrupt() -> None:
-        while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and not end.wait(0.02):
-            pass
-        started.extend({*descendants(os.getpid())} - {*known})
-        if not end.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    ran = sweep(*words)
-    end.set()
+def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["scheme=rope", "--plugin", str(TELLING), "--jobs", "1"]
+    monkeypatch.setenv("TELL", "kill -INT $(ps -o ppid= $PPID)")
+    ran = sweep(*words, "seed=1,2")
+    monkeypatch.delenv("TELL")
     assert ran.code == 130
     assert ran.err.splitlines()[-1].startswith("stopped by SIGINT: 1 stopped, 1 new; rerun to")
-    assert started
-    assert not [pid for pid in started if is_alive(pid)]
-    words[1] = "seed=1"
-    last = sweep(*words)
+    [log] = tmp_path.glob("runs/*/status.json")
+    stopped = json.loads(log.read_text())
+    assert "after step 5 of 8" in stopped["reason"]
+    assert not is_alive(stopped["pid"])
+    last = sweep(*words, "seed=1")
     assert (last.code, column(last, "state")) == (0, ["done"])
-    assert "resuming after step" in Path(column(last, "run")[0], "console.txt").read_text()
-    alone = small_config("scheme=rope", "seed=1", LONG, f"runtime.root={tmp_path}/alone")
-    assert_same_bits(Path(column(last, "run")[0]), pipeline.train(alone))
+    assert "resuming after step 5" in (log.parent / "console.txt").read_text()
+    alone = small_config("scheme=rope", f"runtime.root={tmp_path}/alone", plugins=[TELLING])
+    assert_same_bits(log.parent, pipeline.train(alone))
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import wandb
-from commands import Shell, begin, here, one_run, until
-from repository import PYTHONPATH, ROOT
+from commands import Shell, here, one_run, run
+from repository import PYTHONPATH, ROOT, TELLING
 from small import SMALL
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
@@ -205,22 +205,20 @@ def test_a_killed_offline_run_has_all_rows(
     tmp_path: Path, backend: WandbBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    words = ["train", *WORDS, "train.tokens=10240", "train.checkpoint_every=50"]
-    process = begin("-m", "lengthgen", *words)
-    logs = (tmp_path / "runs").glob
-    until(lambda: any(log.read_text().count("\n") > 8 for log in logs("*/train.jsonl")))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    monkeypatch.setenv("TELL", "kill -KILL $PPID")
+    words = ["train", *WORDS, "--plugin", str(TELLING)]
+    assert run("-m", "lengthgen", *words).code == -signal.SIGKILL
+    monkeypatch.delenv("TELL")
     said(*words)
     run_dir = one_run(tmp_path / "runs")
     assert stored_offline(run_dir) == [row["train/step"] for row in recorded(run_dir)]
-    assert len(stored_offline(run_dir)) == 80
+    assert len(stored_offline(run_dir)) == 8
     sync = [sys.executable, "-m", "wandb", "sync", f"{run_dir}/wandb/latest-run"]  # docs/wandb.md
     subprocess.run(sync, check=True, capture_output=True)
     monkeypatch.setenv("WANDB_MODE", "online")
     push(tmp_path / "runs")
-    (run,) = backend.runs.values()
-    assert [row["train/step"] for row in train_rows(run)] == stored_offline(run_dir)
+    (stored,) = backend.runs.values()
+    assert [row["train/step"] for row in train_rows(stored)] == stored_offline(run_dir)
 
 
 @pytest.mark.parametrize(
@@ -248,14 +246,13 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
 @pytest.mark.parametrize(
     ("faults", "remedy", "code"),
     [
-        ({"status": 500}, "offline, to upload: lengthgen track push runs/rope-", 2),
-        ({"stream_status": 500}, "lengthgen track push runs/rope-", 0),
+        ({"status": 403}, "offline, to upload: lengthgen track push runs/rope-", 2),
+        ({"stream_status": 403}, "lengthgen track push runs/rope-", 0),
     ],
 )
 def test_a_backend_that_fails_ends_no_run(
     trained: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, int], remedy: str, code: int
 ) -> None:
-    monkeypatch.setattr(tracking, "SECONDS", 4.0)
     with WandbBackend(**faults) as backend:
         monkeypatch.setenv("WANDB_BASE_URL", backend.url)
         assert remedy in push(trained, code=code)[-1]

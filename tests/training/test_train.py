@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
@@ -15,9 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from commands import begin, ended, here, run, train_words, until
+from commands import here, run, train_words
+from repository import TELLING
 from small import SMALL, SMALL_TASK, close, small_config, valid
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from trained import QUIET, assert_same_bits, newest_checkpoint, rows_of, take_steps, weights_of
 
@@ -37,7 +38,6 @@ from lengthgen.training.optim import lr_at
 from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 CPU = torch.device("cpu")
-STEPS = 120  # a stop comes before the last one, on a loaded machine too
 
 
 def words(root: Path, cache: Path, *more: str) -> list[str]:
@@ -49,39 +49,31 @@ def run_of(root: Path) -> Path:
     return log.parent
 
 
-def step_reached(root: Path) -> int:
-    logs = list(root.glob("*/train.jsonl"))
-    lines = logs[0].read_text().split("\n")[:-1] if logs else []
-    return json.loads(lines[-1])["train/step"] if lines else 0
-
-
-def wait_for_step(step: int, process: subprocess.Popen[str], root: Path) -> None:
-    until(lambda: process.poll() is not None or step_reached(root) >= step)
-    assert process.poll() is None, process.communicate()
-
-
-@pytest.mark.slow
 def test_a_stopped_run_ends_with_the_bits_of_an_unstopped_one(tmp_path: Path, cache: Path) -> None:
-    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    undisturbed, stopped, steps = tmp_path / "undisturbed", tmp_path / "stopped", itertools.count(1)
     more = ["model.arch=encoder_decoder", "scheme=t5", "train.length=32"]  # two spans in a row
-    more += [f"train.tokens={STEPS * 128}", "train.checkpoint_every=7", "runtime.log_every=4"]
+    more += ["train.tokens=2560", "train.checkpoint_every=7", "runtime.log_every=4"]
     assert here(*words(undisturbed, cache, *more)).code == 0
-    process = begin("-m", "lengthgen", *words(stopped, cache, *more))
-    wait_for_step(24, process, stopped)
-    process.send_signal(signal.SIGUSR2)
-    ran, reached = ended(process), step_reached(stopped)
-    assert reached < STEPS
-    assert ran.code == 128 + signal.SIGUSR2
-    assert "stopped by SIGUSR2 after step" in ran.err
-    assert "Traceback" not in ran.err
-    saved = newest_checkpoint(run_of(stopped)).name.removeprefix("step-")
-    assert reached <= int(saved) < reached + 4
-    ran = here(*words(stopped, cache, *more))
-    assert "resuming after step" in ran.err
+
+    def stop(*_: object) -> None:
+        if next(steps) == 10:
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    with register_optimizer_step_post_hook(stop):
+        ran = here(*words(stopped, cache, *more))
+    assert (ran.code, "Traceback" in ran.err) == (128 + signal.SIGUSR2, False)
+    assert "stopped by SIGUSR2 after step 10 of 20" in ran.err
+    assert newest_checkpoint(run_of(stopped)).name == "step-00000010"
+    assert "resuming after step 10" in here(*words(stopped, cache, *more)).err
     assert_same_bits(run_of(stopped), run_of(undisturbed))
 
 
-TASK = "import sys; from lengthgen.sweep.slurm import ArrayTask; ArrayTask(tuple(sys.argv[1:]))()"
+TASK = """
+import sys
+from lengthgen.sweep import slurm
+slurm.SECONDS_UNTIL_KILLED = 0  # else it waits for Slurm to end it
+slurm.ArrayTask(tuple(sys.argv[1:]))()
+"""
 
 
 @pytest.mark.slow
@@ -90,27 +82,24 @@ TASK = "import sys; from lengthgen.sweep.slurm import ArrayTask; ArrayTask(tuple
     [
         (["-m", "lengthgen"], ["--gpus", "2"], [signal.SIGUSR2, signal.SIGTERM]),
         (["-m", "lengthgen"], ["--gpus", "2"], [signal.SIGINT, signal.SIGINT]),
-        (["-c", TASK], [], [signal.SIGTERM]),  # it waits for Slurm to end it
+        (["-c", TASK], [], [signal.SIGTERM, signal.SIGTERM]),
     ],
     ids=["torchrun", "torchrun, Ctrl-C", "a task of Slurm"],
 )
 def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
-    tmp_path: Path, cache: Path, start: list[str], end: list[str], kinds: list[signal.Signals]
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: list[str],
+    end: list[str],
+    kinds: list[signal.Signals],
 ) -> None:
-    more = [f"train.tokens={STEPS * 128}", "train.checkpoint_every=1000", "runtime.log_every=4"]
-    process = begin(*start, *words(tmp_path, cache, *more), *end)
-    wait_for_step(8, process, tmp_path)
-    process.send_signal(kinds[0])
-    status = run_of(tmp_path) / "status.json"
-    until(lambda: '"running"' not in status.read_text(), seconds=60)
-    if TASK in start:
-        os.killpg(process.pid, signal.SIGKILL)
-    ran = ended(process)
-    for passed in kinds[1:]:
-        assert (ran.code, ran.out, "Traceback" in ran.err) == (128 + passed, "", False), ran
-        assert ran.err.splitlines()[-1].startswith(f"stopped by {passed.name} after step")
-    assert json.loads(status.read_text())["state"] == "stopped"
-    assert int(newest_checkpoint(run_of(tmp_path)).name.removeprefix("step-")) < STEPS
+    monkeypatch.setenv("TELL", f"kill -{int(kinds[0])} $(ps -o ppid= $PPID)")
+    ran = run(*start, *words(tmp_path, cache, "--plugin", str(TELLING)), *end)
+    assert (ran.code, ran.out, "Traceback" in ran.err) == (128 + kinds[1], "", False), ran
+    assert ran.err.splitlines()[-1].startswith(f"stopped by {kinds[1].name} after step 5 of 8")
+    state = json.loads((run_of(tmp_path) / "status.json").read_text())["state"]
+    assert (state, newest_checkpoint(run_of(tmp_path)).name) == ("stopped", "step-00000005")
 
 
 def test_a_row_is_of_the_steps_since_the_row_before(
