@@ -54,12 +54,6 @@ class CrossBlock(Block):
         x_BQD = x_BQD + self.cross_dropout(out_BQD)
         return x_BQD + self.mlp(x_BQD)
 
-    def reading(self) -> list[nn.Linear]:
-        return [*super().reading(), self.cross_q, self.cross_kv]
-
-    def writing(self) -> list[nn.Linear]:
-        return [*super().writing(), self.cross_out]
-
 
 class EncoderDecoder(Transformer):
     """A Transformer whose rows are a prompt, read by an encoder, and an answer, by the decoder."""

@@ -34,7 +34,6 @@ from lengthgen.model.kernels import (
     sdpa_nearest_keys,
 )
 from lengthgen.schemes import AttentionContext, Part, Unfit, logits, through_qk, weighted
-from lengthgen.schemes.relative_shift import extend_table, split_clipped
 from lengthgen.schemes.remap import Remap
 
 BLOCK = 128  # queries; scores or biases of a few sequences stay in the caches of one core
@@ -54,14 +53,13 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if not c.shape.causal:
             return eager(q, k, v, c, block=EVAL_BLOCK)
         if layer.eager:
-            alone = not (layer.weights or layer.values or layer.relative)
+            alone = not (layer.weights or layer.values or layer.relative_keys)
+            alone &= layer.relative_values is None
             if on_cpu and alone and isinstance(layer.scores, Remap) and not torch.is_grad_enabled():
                 return sdpa_by_branches(q, k, v, c, layer.scores)
             return eager(q, k, v, c, block=few)
-        if on_cpu and torch.is_grad_enabled() and (layer.contiguous or not layer.relative):
+        if on_cpu and torch.is_grad_enabled():
             return blocked(q, k, v, c)
-        if layer.relative:
-            return eager(q, k, v, c, block=few)
         is_whole, scale = q.shape[2] == k.shape[2], c.shape.d_head**-0.5
         # At most widths of heads MPS forms all logits: not of thousands of keys.
         is_whole &= on_cpu or on_gpu or torch.is_grad_enabled() or k.shape[2] <= MPS_KEYS
@@ -88,8 +86,13 @@ def eager(
     q and k have been through `qk`. Products are in their dtype, logits and softmax in c.dtype.
     Memory O(block * S).
     """
-    layer, c = c.hooks, _with_tables(c, v_BHSK.dtype)
-    q, k, v = q_BHQK, k_BHSK, v_BHSK
+    layer, q, k, v = c.hooks, q_BHQK, k_BHSK, v_BHSK
+    c = replace(
+        c,
+        keys_HNK=_table(layer.relative_keys, "relative_keys", c, v.dtype),
+        queries_H1K=_table(layer.relative_keys, "relative_queries", c, v.dtype),
+        values_HNK=_table(layer.relative_values, "relative_values", c, v.dtype),
+    )
     if c.shape.causal:  # in an encoder one block is the rule
         k, v = k.contiguous(), v.contiguous()  # each block reads them
     out: list[Tensor] = []
@@ -113,19 +116,12 @@ def blocked(
     q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext, *, block: int = BLOCK
 ) -> Tensor:
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
-    c = _with_tables(c, v_BHSK.dtype)
     biases: list[Tensor] = []
     if c.hooks.bias or c.hooks.visible or c.key_padding_BS is not None:
         biases = [_additive(at) for _, at in _blocks(c, q_BHQK, k_BHSK, block)]
-    offset, table = c.queries_H1K, c.keys_HNK
-    if offset is not None and table is not None:
-        table = extend_table(table, k_BHSK.shape[2])
-    k, key_rows = (k_BHSK, None) if table is None else split_clipped(k_BHSK, table)
-    v, value_rows = (v_BHSK, None) if c.values_HNK is None else split_clipped(v_BHSK, c.values_HNK)
     scale = c.shape.d_head**-0.5
-    return SavedWeights.apply(  # pyright: ignore[reportReturnType]
-        q_BHQK, k, v, block, scale, offset, key_rows, value_rows, *biases
-    )
+    out = SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)
+    return out  # pyright: ignore[reportReturnType]
 
 
 def sdpa_by_blocks(
@@ -208,17 +204,6 @@ def _blocks(
         pos = {"q_pos": c.q_pos[..., queries], "k_pos": c.k_pos[..., cols]}
         divided.append((queries, replace(c, **pos, rows=rows, cols=cols)))
     return divided
-
-
-def _with_tables(c: AttentionContext, dtype: torch.dtype) -> AttentionContext:
-    """Returns the layer's context, with what its parts add to keys and values by distance."""
-    keys, values = c.hooks.relative_keys, c.hooks.relative_values
-    return replace(
-        c,
-        keys_HNK=_table(keys, "relative_keys", c, dtype),
-        queries_H1K=_table(keys, "relative_queries", c, dtype),
-        values_HNK=_table(values, "relative_values", c, dtype),
-    )
 
 
 def _table(part: Part | None, hook: str, c: AttentionContext, dtype: torch.dtype) -> Tensor | None:

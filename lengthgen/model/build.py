@@ -28,11 +28,10 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
     std = model.shape.init_std
     nn.init.normal_(model.embedding.weight, std=std, generator=generator)
     for block in (module for module in model.modules() if isinstance(module, Block)):
-        for matrix in block.reading():
-            nn.init.normal_(matrix.weight, std=std, generator=generator)
-        for matrix in block.writing():
-            residual_std = std / math.sqrt(2 * model.shape.n_layers)
-            nn.init.normal_(matrix.weight, std=residual_std, generator=generator)
+        matrices = {n: m for n, m in block.named_children() if isinstance(m, nn.Linear)}
+        for name in sorted(matrices, key=lambda name: name.endswith("_out")):  # those last
+            residual = math.sqrt(2 * model.shape.n_layers) if name.endswith("_out") else 1
+            nn.init.normal_(matrices[name].weight, std=std / residual, generator=generator)
     for name, parameter in model.named_parameters():
         if name.endswith(".bias") and not name.startswith("scheme."):
             nn.init.zeros_(parameter)

@@ -1,6 +1,6 @@
 """Attention kernels: functions of tensors alone. attention.py chooses between them.
 
-B batch, H heads, Q queries, S keys, K head width, N distances, M keys that are near, W = M + Q - 1.
+B batch, H heads, Q queries, S keys, K head width, N distances.
 """
 
 import math
@@ -23,7 +23,6 @@ from torch.utils._triton import has_triton  # not public; as PyTorch itself test
 
 from lengthgen.schemes import parameters
 from lengthgen.schemes.absolute import alignment
-from lengthgen.schemes.relative_shift import pad_table, skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
 BLOCK = 128  # of FlexAttention: queries, and keys
@@ -233,8 +232,7 @@ class SavedWeights(torch.autograd.Function):
 
     Against autograd over the same loop: no fp32 copy of the weights, no zero-padded gradients of k
     and v, and the causal mask touches the diagonal square of a block only. The softmax sums in
-    fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it. Rows that
-    are added to keys and values by distance are [H, N, K]: see schemes/relative_shift.py.
+    fp32. Biases are one tensor per block, [H, Q, S] or [B, H, Q, S], with the mask in it.
     """
 
     @staticmethod
@@ -245,14 +243,10 @@ class SavedWeights(torch.autograd.Function):
         v: Tensor,
         block: int,
         scale: float,
-        offset: Tensor | None,
-        near_keys: Tensor | None,
-        near_values: Tensor | None,
         *biases: Tensor,
     ) -> Tensor:
         (B, H, Q, _), S = q.shape, k.shape[2]
         q3, k3, v3 = (q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        near_q3 = q3 if offset is None else ((q + offset) * scale).flatten(0, 1)
         out = v3.new_empty(B * H, Q, v.shape[-1])
         later = q.new_full((block, block), -math.inf).triu(1)
         saved: list[Tensor] = []
@@ -260,8 +254,6 @@ class SavedWeights(torch.autograd.Function):
             hi = min(lo + block, Q)
             last = S - Q + hi
             s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
-            if near_keys is not None:
-                _add_near_(s, near_q3[:, lo:hi], _padded(near_keys, (B, H), s.shape))
             if biases:
                 with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
                 w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
@@ -269,12 +261,8 @@ class SavedWeights(torch.autograd.Function):
                 s[:, :, last - (hi - lo) :] += later[: hi - lo, : hi - lo]
                 w = s.softmax(-1)
             out[:, lo:hi] = torch.bmm(w, v3[:, :last])
-            if near_values is not None:
-                rows = _padded(near_values, (B, H), w.shape)
-                out[:, lo:hi].baddbmm_(_by_place(w, rows), rows)
             saved.append(w)
-        ctx.save_for_backward(q3, near_q3, k3, v3, near_keys, near_values, *saved)
-        ctx.has_offset = offset is not None
+        ctx.save_for_backward(q3, k3, v3, *saved)
         ctx.block, ctx.scale, ctx.sizes = block, scale, (B, H, Q, S)
         ctx.bias_shapes = [bias.shape for bias in biases]
         return out.view(B, H, Q, -1)
@@ -282,15 +270,10 @@ class SavedWeights(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q3, near_q3, k3, v3, near_keys, near_values, *saved = ctx.saved_tensors
+        q3, k3, v3, *saved = ctx.saved_tensors
         B, H, Q, S = ctx.sizes
         d_out = d_out.flatten(0, 1)
         dq, dk, dv = torch.empty_like(q3), torch.zeros_like(k3), torch.zeros_like(v3)
-        d_near_keys, d_near_values = (
-            None if near is None else torch.zeros_like(near, dtype=_wide(near))
-            for near in (near_keys, near_values)
-        )
-        near_dq = dq if d_near_keys is None else torch.empty_like(q3)
         d_biases: list[Tensor | None] = []
         for n, lo in enumerate(range(0, Q, ctx.block)):
             hi = min(lo + ctx.block, Q)
@@ -298,59 +281,14 @@ class SavedWeights(torch.autograd.Function):
             w, d_rows = saved[n], d_out[:, lo:hi]
             dv[:, :last].baddbmm_(w.transpose(1, 2), d_rows)
             dw = torch.bmm(d_rows, v3[:, :last].transpose(1, 2))
-            if d_near_values is not None:
-                rows = _padded(near_values, (B, H), w.shape)
-                _add_near_(dw, d_rows, rows)
-                _add_rows_(d_near_values, _by_place(w, rows), d_rows, (B, H))
             ds = torch.ops.aten._softmax_backward_data(dw, w, -1, w.dtype)
             dq[:, lo:hi] = torch.bmm(ds, k3[:, :last])
             dk[:, :last].baddbmm_(ds.transpose(1, 2), q3[:, lo:hi])
-            if d_near_keys is not None:
-                rows = _padded(near_keys, (B, H), ds.shape)
-                by_place = _by_place(ds, rows)
-                torch.bmm(by_place, rows, out=near_dq[:, lo:hi])
-                _add_rows_(d_near_keys, by_place, near_q3[:, lo:hi], (B, H))
             if ctx.bias_shapes:
-                ds, wanted = ds.view(B, H, hi - lo, last), ctx.needs_input_grad[8 + n]
+                ds, wanted = ds.view(B, H, hi - lo, last), ctx.needs_input_grad[5 + n]
                 d_biases.append(_bias_gradient(ds, ctx.bias_shapes[n]) if wanted else None)
-        d_offset = None
-        if d_near_keys is not None:
-            dq += near_dq
-            d_near_keys = d_near_keys.to(near_keys.dtype)
-        if d_near_values is not None:
-            d_near_values = d_near_values.to(near_values.dtype)
-        if ctx.has_offset:
-            wide = near_dq.view(B, H, Q, -1).sum((0, 2), dtype=_wide(near_dq)) * ctx.scale
-            d_offset = wide[:, None].to(q3.dtype)
         d_qkv = (x.view(B, H, x.shape[1], -1) for x in (dq.mul_(ctx.scale), dk, dv))
-        return *d_qkv, None, None, d_offset, d_near_keys, d_near_values, *d_biases
-
-
-def _padded(near_HNK: Tensor, heads: tuple[int, int], sizes: torch.Size) -> Tensor:
-    """Returns the rows by place of a block [BH, Q, S], B sequences of H heads each: [BH, W, K]."""
-    rows_HWK, _ = pad_table(near_HNK, queries=sizes[1], keys=sizes[2])
-    return rows_HWK.expand(*heads, -1, -1).flatten(0, 1)
-
-
-def _add_near_(s: Tensor, x: Tensor, rows: Tensor) -> None:
-    """Adds to entry [i, j] of a block, where j is near, the product of x_i and the row of i - j."""
-    n_near = rows.shape[1] - s.shape[1] + 1
-    s[:, :, s.shape[2] - n_near :] += skew(torch.bmm(x, rows.transpose(1, 2)))
-
-
-def _by_place(w: Tensor, rows: Tensor) -> Tensor:
-    """Returns the weights of a block's near keys by place, [BH, Q, W]."""
-    return unskew(w[:, :, w.shape[2] + w.shape[1] - rows.shape[1] - 1 :])
-
-
-def _add_rows_(d_near_HNK: Tensor, by_place: Tensor, x: Tensor, heads: tuple[int, int]) -> None:
-    """Adds the gradient of a block's rows to that of the table: by place, the sum over x_i."""
-    d_rows = torch.bmm(by_place.transpose(1, 2), x)
-    d_HWK = d_rows.unflatten(0, heads).sum(0, dtype=d_near_HNK.dtype)
-    d_HWK = d_HWK.sum_to_size(len(d_near_HNK), *d_HWK.shape[1:])
-    n_near = d_HWK.shape[1] - x.shape[1] + 1
-    n = min(d_near_HNK.shape[1], n_near)
-    d_near_HNK[:, :n] += d_HWK[:, n_near - n : n_near].flip(1)
+        return *d_qkv, None, None, *d_biases
 
 
 def _bias_gradient(ds_BHQS: Tensor, shape: torch.Size) -> Tensor:

@@ -116,14 +116,6 @@ class Block(nn.Module):
         """Returns the heads' channels apart, [B, H, T, K]."""
         return x_BTC.unflatten(-1, (-1, self.shape.d_head)).transpose(1, 2)
 
-    def reading(self) -> list[nn.Linear]:
-        """Returns the matrices that read the residual stream."""
-        return [self.qkv, self.mlp_in]
-
-    def writing(self) -> list[nn.Linear]:
-        """Returns the matrices that write to the residual stream."""
-        return [self.attention_out, self.mlp_out]
-
 
 class Transformer(nn.Module):
     """A causal language model under a positional scheme."""

@@ -37,7 +37,13 @@ def try_out(model: Transformer, config: Config) -> None:
     own = {p: n for n, p in parts if isinstance(p, Part) and _is_plugin(p)}
     try:
         with plugin_errors(remedy=""):
+            stored = {*model.state_dict()}
             loss, norm = _values(config, model)
+            if added := sorted({*model.state_dict()} - stored):
+                raise UserError(
+                    f"{added[0]}: a hook registers it, so that no checkpoint could be read; "
+                    "register it in __init__, or with persistent=False"
+                )
             for part, name in own.items():
                 unused = any(p.requires_grad and p.grad is None for p in part.parameters())
                 if unused and config.scheme.layers is None:
@@ -133,6 +139,8 @@ def _check_outputs(config: Config, model: Transformer, *, where: str) -> None:
     with plugin_errors():
         whole = outputs(tokens_BT)
         check_causal(tokens_BT, whole)
+        alone = near(outputs(tokens_BT[:1]), whole[:1])
+        check(alone, "an output depends on the other texts of a batch; a hook may use none of them")
         last, first = outputs(tokens_BT, n=n), outputs(tokens_BT[:, :n])
         with torch.enable_grad():
             in_training = outputs(tokens_BT).detach()

@@ -51,8 +51,7 @@ def prepare(runtime: Runtime, device: torch.device) -> None:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False  # of convolutions
         return
-    if runtime.threads is not None:
-        torch.set_num_threads(runtime.threads)
+    torch.set_num_threads(runtime.threads or min(torch.get_num_threads(), cores()))
     # glibc maps each tensor above 32 MiB separately, and its pages fault on first use. Blocks up to
     # 64 MiB are kept instead; larger ones are not, since a heap of them fragments.
     if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "mallopt"):

@@ -137,24 +137,12 @@ def load_corpus(
         fingerprint=None if is_new else begun,
         with_training=config.train.tokens > 0 or config.eval.deduplicate,
     )
-    if not is_new:
-        check_corpus(run_dir, corpus, run=config.run_id)
-    return corpus
-
-
-def check_corpus(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> None:
-    """Raises UserError if the run was begun on other tokens: its numbers would mix two corpora."""
-    if begun := other_tokens(run_dir, corpus, run=run):
+    if not is_new and begun not in (None, corpus.fingerprint):  # its numbers would mix two corpora
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
             f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"
         )
-
-
-def other_tokens(run_dir: Path, corpus: TokenizedCorpus, *, run: str) -> str | None:
-    """Returns the fingerprint of the tokens that a run began on; None if they are the corpus's."""
-    begun = read_provenance(run_dir, run=run).get("fingerprint")
-    return begun if begun != corpus.fingerprint else None
+    return corpus
 
 
 def edited(run_dir: Path, code: Mapping[str, str], *, run: str) -> list[str]:

@@ -287,14 +287,13 @@ class LayerHooks(NamedTuple):
     toeplitz: bool = False  # the bias is a table over (head, i - j): nothing else touches logits
 
     @property
-    def relative(self) -> bool:
-        """True if keys or values depend on the distance, so that no fused kernel applies."""
-        return bool(self.relative_keys or self.relative_values)
-
-    @property
     def eager(self) -> bool:
-        """True if a part owns logits, weights or values, so that no fused kernel applies."""
-        return bool(self.scores or self.weights or self.values)
+        """True if a part owns logits, weights or values, or adds to keys or values by distance.
+
+        No fused kernel applies then.
+        """
+        of_distance = self.relative_keys or self.relative_values
+        return bool(of_distance or self.scores or self.weights or self.values)
 
 
 NO_PARTS = LayerHooks()

@@ -55,7 +55,8 @@ def load_weights(
             f"train.init_from: {run_dir} does not hold the weights {init.weights[:12]} any more "
             "that this run is to begin with; restore its last checkpoint"
         )
-    if directory.other_tokens(run_dir, corpus, run=init.run):
+    begun = directory.read_provenance(run_dir, run=init.run).get("fingerprint")
+    if begun not in (None, corpus.fingerprint):
         raise UserError(
             f"train.init_from: {init.run} was trained on other tokens than this corpus "
             f"{corpus.name} has; give the values of corpus in {run_dir}/config.yaml"

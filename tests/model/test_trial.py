@@ -60,6 +60,10 @@ FAULTS = {  # of a hook | under a word
     "def relative_values(self, c): return torch.ones(3, 8)": r"_values returns .* \[3, 8\]; return",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; ",
+    "def embed(self, x, c): return x - x.mean(0) / 2": r"depends on the other texts of a batch; ",
+    "def embed(self, x, c): self.register_buffer('b', x[0]); return x": (
+        r"\.b: a hook registers it, so that no checkpoint could be read; register it in __init"
+    ),
     "def embed(self, x, c): return x * torch.rand(())": r"outputs are random; .*c\.generator",
     "def embed(self, x, c): return x * torch.rand(()) | model.dropout=0.1": r"outputs are random",
     "def bias(self, c): return torch.eye(len(c.q_pos), len(c.k_pos))": r"together; .*c\.q_pos",

@@ -73,7 +73,8 @@ def test_the_first_start_says_of_what_a_run_is_made_and_later_ones_nothing(
 
 
 def test_a_run_of_other_tokens_is_refused(tmp_path: Path, corpus: corpora.TokenizedCorpus) -> None:
-    directory.check_corpus(tmp_path, corpus, run="rope")
-    write_rows(tmp_path / "env.json", [{"run": "rope", "fingerprint": "0" * 64}])
+    config = small_config(f"runtime.cache={tmp_path}/cache")
+    directory.load_corpus(config, tmp_path, say=print)
+    write_rows(tmp_path / "env.json", [{"run": config.run_id, "fingerprint": "0" * 64}])
     with pytest.raises(UserError, match="has changed since this run began"):
-        directory.check_corpus(tmp_path, corpus, run="rope")
+        directory.load_corpus(config, tmp_path, say=print)

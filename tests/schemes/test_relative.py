@@ -10,7 +10,7 @@ from parts import Scattered
 from small import VOCAB, close, context, layer_of, small_config, small_model, some_qkv, some_tokens
 from torch import Tensor, nn
 
-from lengthgen.model.attention import attend, blocked, eager
+from lengthgen.model.attention import attend, eager
 from lengthgen.model.layer_state import StateTransformer
 from lengthgen.model.transformer import Block
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Rotated, Scheme
@@ -81,10 +81,7 @@ def test_rows_by_distance_are_added_to_keys_and_values(
     want = loops(part, q, k, v, c)
     upstream = torch.randn_like(want)
     gradients = torch.autograd.grad((want * upstream).sum(), leaves)
-    kernels = [attend(q, k, v, c), eager(q, k, v, c, block=block)]
-    if c.hooks.contiguous:
-        kernels.append(blocked(q, k, v, c, block=block))
-    for got in kernels:
+    for got in (attend(q, k, v, c), eager(q, k, v, c, block=block)):
         close(got, want, atol=1e-12)
         ours = torch.autograd.grad((got * upstream).sum(), leaves)
         for gradient, expected in zip(ours, gradients, strict=True):
