@@ -54,6 +54,9 @@ def generate(
     answers = itertools.chain(*opened.plan.examples.values())
     limit = limit or max((answer.scored for answer in answers), default=TOKENS)
     end = next(iter(tokenizer.encode(objective.end, add_special_tokens=False).ids), None)
+    n_read = len(tokens) + limit - 1
+    if end is None and (reason := opened.model.scheme.unsupported_reason(n_read)):
+        raise UserError(f"--tokens={limit}: {reason}; ask for fewer, or begin with a shorter text")
     write = partial(continuation, opened.model, tokens, limit=limit, end=end)
     written = [*write(temperature=temperature, seed=given.seed, precision=given.precision)]
     written = written[:-1] if written[-1] == end else written

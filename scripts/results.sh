@@ -6,8 +6,8 @@
 # of the first seed into results/probes.
 #
 # Runs go to runs/NAME, tables and figures to results/NAME. Killed, rerun to resume. An
-# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six, schemes
-# twelve.
+# hour or more on 2 cores that multiply bf16 natively, twice that elsewhere; figure1 takes six,
+# leaderboard and size eight, schemes twelve.
 # --jobs N: runs at a time; --dry-run: what would be done, and how long it would take.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,7 +22,7 @@ if [[ " $studies " != *" ${name:-none} "* ]]; then
   echo "error: results.sh: no study ${name:-given}; there are: $studies" >&2
   exit 2
 fi
-extras=dev # smollm2 needs transformers
+extras=dev,slurm # smollm2 needs transformers
 source scripts/install.sh
 
 six=sinusoidal,rope,t5,alibi,nope,kerple

@@ -137,7 +137,7 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked(runs: Runs, shell: Shell) ->
         (("alibi", "--prompt", "\udcff="), "--prompt: this is no UTF-8 text"),
         (("alibi", "--prompt", "a=", "--temperature", "nan"), "'--temperature': Input should be"),
         (("alibi", "--prompt", "a=", "--variant", "x"), "scheme alibi has no variant 'x'"),
-        (("learned", "--prompt", "ab cd ", "--tokens", "11"), "learned_absolute has 16 rows"),
+        (("learned", "--prompt", "ab cd ", "--tokens", "11"), "--tokens=11: learned_absolute has"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, runs: Runs, shell: Shell) -> None:

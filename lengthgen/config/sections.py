@@ -115,11 +115,10 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
     others = len(errors) - len(of_key)
     value = shortened(repr(first["input"]))
     more = f" (and {others} more)" if others else ""
-    if first["type"] == "list_type" and first["input"] is None:
-        more = f"; give {key}=[]"
-    elif first["type"] == "list_type" and re.fullmatch(r"[\w.+-]+", str(first["input"])):
+    if first["type"] == "list_type" and re.fullmatch(r"[\w.+-]+", str(first["input"])):
         inside = isinstance(first["loc"][-1], int)  # of a list, whose items have no key of Hydra's
-        more = f"; {'write ' if inside else f'give {key}='}[{first['input']}]"
+        item = "" if first["input"] is None else first["input"]
+        more = f"; {'write ' if inside else f'give {key}='}[{item}]"
     if first["type"] == "dict_type":
         items = first["input"] if isinstance(first["input"], list) else []
         names = [name for x in items for name in (x if isinstance(x, dict) else [x])]

@@ -169,7 +169,7 @@ class Build:
         dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
         progress = ByteProgress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:
-            for batch in _batches(_read(folder / f"{split}.text", texts)):
+            for batch in _batches(_read(folder / f"{split}.text", texts), cut=not blank):
                 encoded = self.encoded([part for _, part in batch], tokenizer)
                 for (i, part), ids in zip(batch, encoded, strict=True):
                     n_bytes, n_encoded = len(part.encode()), int(n_bytes_of[ids].sum())
@@ -249,11 +249,11 @@ def _read(path: Path, texts: Iterable[StoredText]) -> Iterator[str]:
             yield file.read(text.n_bytes).decode()
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
+def _batches(texts: Iterable[str], *, cut: bool) -> Iterator[list[tuple[int, str]]]:
     """Yields lists of about BATCH characters: numbers of documents and their text, in parts."""
     batch, n = list[tuple[int, str]](), 0
     for i, text in enumerate(texts):
-        for part in pieces(text):
+        for part in pieces(text) if cut else [text]:
             batch.append((i, part))
             n += len(part)
             if n >= BATCH:

@@ -156,13 +156,14 @@ def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cuts a long text where no word of GPT-2, Llama 3 or SentencePiece lies across.
+    """Cuts a long text where no word of GPT-2 or Llama 3 lies across.
 
-    That is behind a letter before a blank, or before a letter that begins a line.
+    That is behind a letter before a blank or a full stop of Chinese, or between two lines.
     """
     begin = 0
     while begin < len(text):
-        cut = re.compile(r"[^\W_](?=[ \r\n])|\S\n(?=[^\W_])").search(text, begin + PIECE)
+        ends = re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
+        cut = ends.search(text, begin + PIECE)
         end = cut.end() if cut else len(text)
         yield text[begin:end]
         begin = end
@@ -182,9 +183,11 @@ def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
             continue
         if i not in added and not pieces_of_text:
             n_bytes[i] = len(token)  # one character of the byte-level alphabet per byte
-        else:
+        elif pieces_of_text:
             is_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", token)
             n_bytes[i] = 1 if is_byte else len(token.replace(BLANK, " ").encode())
+        else:
+            n_bytes[i] = len(token.encode())
     return n_bytes
 
 

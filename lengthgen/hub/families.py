@@ -128,7 +128,7 @@ def read(plain: Mapping[str, Any], length: int | None, *, where: Path) -> Read:
     if kind not in families():
         known = ", ".join(families())
         if kind == OWN:
-            known += "; lengthgen.hub.load reads lengthgen's own layout"
+            known += "; lengthgen.hub.exported.load reads lengthgen's own layout"
         raise UserError(f"{where}/config.json: no model_type={kind!r} here; known: {known}")
     try:
         return _read(Keys(plain), families()[kind], length)

@@ -114,10 +114,8 @@ def compiles(state: State) -> bool:
 
 def loss_of(state: State, *, ranks: Ranks) -> Loss | DDP:
     """Returns the loss of a micro-batch, whose gradients are averaged over several processes."""
-    loss, unused = (
-        Loss(state),
-        state.config.scheme.layers is not None,
-    )  # where a part may leave some
+    loss = Loss(state)
+    unused = state.config.scheme.layers is not None  # a part may leave some
     return loss if ranks.world_size == 1 else DDP(loss, find_unused_parameters=unused)
 
 

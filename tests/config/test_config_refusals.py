@@ -38,6 +38,7 @@ COMMAND_LINE = {
     "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
     "eval.lengths[0]=5": "eval.lengths[0]=5: not readable as an override; give KEY=VALUE, such",
     "eval.lengths=16": "should be a valid list; give eval.lengths=[16]",
+    "scheme.layers=[[rope],null]": "scheme.layers.1: None should be a valid list; write []",
     "eval.lengths=null": "should be a valid list; give eval.lengths=[]",
     "scheme.layers=[rope]": "scheme.layers.0: 'rope' should be a valid list; write [rope]",
     "scheme=RoPE": "scheme=RoPE: no such scheme; did you mean rope?",

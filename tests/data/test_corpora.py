@@ -104,9 +104,10 @@ def test_a_long_document_has_the_same_tokens_in_pieces(
     monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)
     accents, special = TEXTS["accents.txt"], TEXTS["special.txt"]
     mixed = "".join(f"{accents[i % 99 :]}\n\n   {special}{i}" for i in range(9))
-    text = "un_broken" * 20 + mixed + "\u4f60\u597d\u3002\n\u4e16\u754c 12\n\n" * 99
+    lines = ['{"id": "a-1"},\n', '"a",""\n', "\u3000\u4f60\u597d\u3002\n", "\u4e16\u754c 12\n\n"]
+    text = "un_broken" * 20 + mixed + "".join(line * 99 for line in lines)
     assert "".join(pieces(text)) == text
-    assert max(map(len, pieces("".join(text[-900:])))) < 60
+    assert max(max(map(len, pieces(line * 99))) for line in lines) < 60
     (folder / "long.txt").write_text(text, newline="")
     path = load(files(folder), cache_dir).corpus.tokenizer_path
     path = given(path, changed) if words else path

@@ -56,6 +56,7 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"train/a.txt": "A", "test/a.txt": "A", "val/a.md": "A"}, "", {}, "has train, val, test, wh"),
     ({"train/a.txt": "A", "eval/a.txt": "A"}, "", {}, "'corpus.validation_path={}/*eval*'"),
     ({"b-train-0.jsonl": "", "b-test-0.jsonl": ""}, "", {}, "'corpus.path={}/*train*' 'corpus.val"),
+    ({"train/a.py": "A", "test/b.py": "A", "docs/n.txt": "A"}, "", {}, "has train, test, which"),
     ({"README.md": "A", "d/train-0.csv": "", "d/test-0.csv": ""}, "", {}, "corpus.path={}/d/*tra"),
     ({"Train/a.txt": "A", "Validation/a.txt": "A"}, "", {}, "corpus.validation_path={}/*Validati"),
     ({"b/train/a.txt": "A", "b/validation/a.txt": "A"}, "*", {}, "has train, validation, which"),
@@ -147,7 +148,10 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
         load(files(folder, tokenizer=str(given(path, change)), **changes), cache_dir)
 
 
-def test_tokens_of_sentencepiece_stand_for_all_bytes(folder: Path, cache_dir: Path) -> None:
+def test_tokens_of_sentencepiece_stand_for_all_bytes(
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)  # each would have a blank more
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
     pieces = str(given(corpus.tokenizer_path, sentencepiece))
     other = load(files(folder, tokenizer=pieces), cache_dir).corpus

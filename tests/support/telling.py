@@ -20,9 +20,11 @@ def tell(*_: object) -> None:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.set_wakeup_fd(theirs.fileno())
-    subprocess.run(os.environ["TELL"], shell=True, check=False)
-    ours.recv(1)
-    signal.set_wakeup_fd(-1)
+    try:
+        subprocess.run(os.environ["TELL"], shell=True, check=False)
+        ours.recv(1)
+    finally:
+        signal.set_wakeup_fd(-1)
 
 
 register_optimizer_step_post_hook(tell)

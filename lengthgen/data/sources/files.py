@@ -151,7 +151,7 @@ class Files(Source):
 def _refuse_other_splits(given: str) -> None:
     """Raises UserError for files of training and of another split, which would be mixed."""
     files = expand(given)
-    data = [file for file in files if kind_of(file) not in (".py", ".md")]  # no README above
+    data = [file for file in files if file.stem.lower() not in ("readme", "license")]
     top = os.path.commonpath([file.parent for file in data or files])
     parts = (file.relative_to(top).parts for file in files if file.is_relative_to(top))
     names = {
