@@ -287,8 +287,8 @@ size() {
   local larger=(experiment=leaderboard model=small 'eval.lengths=[128,512,1024,2048,4096,16384]')
   sweep size "${larger[@]}" seed=1,2,3 scheme=rope_conv,nope_conv,alibi_conv
   sweep size "${larger[@]}" seed=1,2,3 scheme=kerple_conv train.scheme_lr_ratio=4
-  sweep size "${larger[@]}" seed=1 scheme=t5_conv train.scheme_lr_ratio=64
-  sweep size "${larger[@]}" seed=1 scheme=sinusoidal_conv train.lr=2e-3
+  sweep size "${larger[@]}" seed=1,2,3 scheme=t5_conv train.scheme_lr_ratio=64
+  sweep size "${larger[@]}" seed=1,2,3 scheme=sinusoidal_conv train.lr=2e-3
   after lengthgen report runs/size/*-s?-* --out results/size
   after python docs/training_loss.py results/size/training.csv runs/size/*-s?-*
 }
