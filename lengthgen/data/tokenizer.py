@@ -160,9 +160,8 @@ def pieces(text: str) -> Iterator[str]:
 
     That is behind a letter before a blank or a full stop of Chinese, or between two lines.
     """
-    begin = 0
+    begin, ends = 0, re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
     while begin < len(text):
-        ends = re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
         cut = ends.search(text, begin + PIECE)
         end = cut.end() if cut else len(text)
         yield text[begin:end]

@@ -53,8 +53,8 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if not c.shape.causal:
             return eager(q, k, v, c, block=EVAL_BLOCK)
         if layer.eager:
-            alone = not (layer.weights or layer.values or layer.relative_keys)
-            alone &= layer.relative_values is None
+            others = (layer.weights, layer.values, layer.relative_keys, layer.relative_values)
+            alone = not any(others)
             if on_cpu and alone and isinstance(layer.scores, Remap) and not torch.is_grad_enabled():
                 return sdpa_by_branches(q, k, v, c, layer.scores)
             return eager(q, k, v, c, block=few)
