@@ -1,6 +1,7 @@
 """All signal handlers: how a signal ends training, a sweep, a task of Slurm, or any other work."""
 
 import signal
+import sys
 import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ def interruptible() -> Generator[None]:
     kinds = [kind for kind in SCHEDULER if signal.getsignal(kind) is signal.SIG_DFL]
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if isinstance(sys.exception(), Stopped):  # training, which had a step to finish, is ending
+            return
         for kind in kinds:  # a scheduler and torchrun both pass it on
             signal.signal(kind, signal.SIG_IGN)
         name = signal.Signals(number).name

@@ -63,6 +63,17 @@ def test_a_signal_that_comes_again_does_not_disturb_what_is_still_written(tmp_pa
     assert str(reason).startswith("stopped by SIGTERM")
 
 
+def test_a_signal_that_comes_again_leaves_the_words_of_the_end_that_is_under_way() -> None:
+    @signals.interruptible()
+    def work() -> None:
+        with ExitStack() as stack:
+            stack.callback(os.kill, os.getpid(), signal.SIGTERM)
+            raise Stopped("stopped by SIGTERM after step 5", exit_code=143)
+
+    with pytest.raises(Stopped, match="after step 5"):
+        work()
+
+
 def test_a_signal_may_come_twice_but_a_second_interrupt_kills() -> None:
     stop = StopRequest()
     with stop.listening():
