@@ -14,7 +14,7 @@ from lengthgen.config import schema
 from lengthgen.config.registry import code_of, errors_of
 from lengthgen.data import sources
 from lengthgen.data.sources import Say
-from lengthgen.data.token_cache import SPLITS, Build, id_type, one_line_errors
+from lengthgen.data.token_cache import SPLITS, Build, damage, id_type, one_line_errors
 from lengthgen.data.tokenizer import find_bos, given_tokenizer, read_tokenizer, token_bytes
 from lengthgen.errors import UserError
 
@@ -97,20 +97,21 @@ def load(
         named = [
             path.parent for path in metas if str(fingerprint) in path.read_text(errors="replace")
         ]
-    folder = named[0] if named else _ensured(corpus, cache_dir, say, with_training=with_training)
-    with one_line_errors(folder):
+        damages = [damage(folder) for folder in named]
+    if None in damages:
+        folder = named[damages.index(None)]
+    else:
         try:
-            meta = json.loads((folder / "meta.json").read_text())
-            (folder / "tokenizer.json").open("rb").close()  # which is not damaged if unreadable
-            tokenizer = read_tokenizer(folder / "tokenizer.json")
-            n_bytes = token_bytes(tokenizer)
-            train, validation = (_split(folder, name, len(n_bytes)) for name in SPLITS)
-            if any(len(split.tokens) != split.offsets[-1] for split in (train, validation)):
-                raise ValueError
-        except (ValueError, LookupError, TypeError, FileNotFoundError, UserError):
-            raise UserError(
-                f"the token cache {folder} is damaged; delete this folder: it is built again"
-            ) from None
+            folder = _ensured(corpus, cache_dir, say, with_training=with_training)
+        except UserError as error:
+            raise UserError("; ".join([*map(str, damages), str(error)])) from None
+        if damages and folder not in named:  # of another text
+            say(str(damages[0]))
+    with one_line_errors(folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        tokenizer = read_tokenizer(folder / "tokenizer.json")
+        n_bytes = token_bytes(tokenizer)
+        train, validation = (_split(folder, name, len(n_bytes)) for name in SPLITS)
     return TokenizedCorpus(
         name=corpus.name,
         train=train,

@@ -19,6 +19,7 @@ from lengthgen.files import replace_file
 GRAM = 20  # tokens
 BYTES = 50  # where every token is one byte
 CHUNK = 1 << 22  # tokens hashed at a time
+DIGEST = 32  # bytes of the SHA-256 that a stored result begins with
 
 
 def run_length(corpus: TokenizedCorpus) -> int:
@@ -34,12 +35,15 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> NDArray[np.bool_
     name = hashlib.sha256(f"{corpus.fingerprint} {run_length(corpus)}".encode()).hexdigest()
     path = cache_dir / f".overlap-{name[:16]}.bin"
     n = len(corpus.validation.tokens)
-    if path.exists():
-        return np.unpackbits(np.fromfile(path, dtype=np.uint8), count=n).astype(bool)
+    stored = path.read_bytes() if path.exists() else b""
+    bits = stored[DIGEST:]
+    if stored[:DIGEST] == hashlib.sha256(bits).digest():
+        return np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=n).astype(bool)
     mask = _covered(corpus, _known_runs(corpus))
     if cache_dir.is_dir():
+        bits = np.packbits(mask).tobytes()
         with suppress(UserError):  # of one that can only be read
-            replace_file(path, np.packbits(mask).tobytes())
+            replace_file(path, hashlib.sha256(bits).digest() + bits)
     return mask
 
 

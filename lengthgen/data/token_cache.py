@@ -2,16 +2,17 @@
 
 A folder per corpus, CACHE_DIR/NAME-HASH, where HASH covers all that decides the tokens:
 train.bin and validation.bin (token ids, little-endian uint16, or uint32 if the vocabulary needs
-it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json, meta.json.
-It is built next to its place under a lock, as .NAME-HASH.PID, and renamed when complete.
+it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json, meta.json, and
+sha256.json of them all. It is built next to its place under a lock, as .NAME-HASH.PID, and renamed
+when complete.
 """
 
 import hashlib
 import json
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,9 +36,10 @@ from lengthgen.data.tokenizer import (
     train_tokenizer,
 )
 from lengthgen.errors import UserError
-from lengthgen.files import new_folder, sha256_of, utf8
+from lengthgen.files import new_folder, replace_file, sha256_of, utf8
 
 SPLITS = ("train", "validation")
+SUMS = "sha256.json"
 BATCH = 1_000_000  # characters that are encoded in one call
 
 
@@ -74,8 +76,8 @@ class Build:
     with_training: bool  # False: the training split is not read, and has no documents
 
     def ensure(self) -> None:
-        """Builds the folder unless it is there. One process builds, others wait for it."""
-        if self.folder.is_dir():
+        """Builds the folder unless it is there, sound. One process builds, others wait for it."""
+        if self.folder.is_dir() and not damage(self.folder):
             return
         with one_line_errors(self.folder.parent), ExitStack() as stack:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,12 +90,15 @@ class Build:
                     f"remove {lock.lock_file}"
                 )
                 stack.enter_context(lock)
-            if self.folder.is_dir():  # another process has built it meanwhile
-                return
+            if self.folder.is_dir():
+                if not (damaged := damage(self.folder)):  # another process has built it meanwhile
+                    return
+                self.say(f"{damaged}; it is built again")
             for left in self.folder.parent.glob(f".{self.folder.name}.[0-9]*"):
                 shutil.rmtree(left)  # of a process that was killed
             with new_folder(self.folder) as aside, one_line_errors(self.folder.parent):
                 self.write(aside)
+                shutil.rmtree(self.folder, ignore_errors=True)  # a damaged one
 
     def write(self, folder: Path) -> None:
         """Writes all files. Raises UserError for text that is none, or that is not there."""
@@ -112,9 +117,12 @@ class Build:
         each = (f"{s} {n['tokens']:,} in {n['documents']:,} documents" for s, n in counts.items())
         self.say(f"tokens of {self.corpus.name}: {', '.join(each)}")
         about: dict[str, Any] = {"corpus": self.corpus.name, "source": self.source.data_key()}
+        sums = {path.name: sha256_of(path) for path in folder.iterdir()}
         about |= {"tokenizers": tokenizers.__version__}
-        about |= {"fingerprint": fingerprint(folder, self.tokenizer), **counts}
+        about |= {"fingerprint": fingerprint(sums, self.tokenizer), **counts}
         (folder / "meta.json").write_text(json.dumps(about, indent=1))
+        sums["meta.json"] = sha256_of(folder / "meta.json")
+        (folder / SUMS).write_text(json.dumps(sums))
 
     def write_texts(self, folder: Path, split: str) -> list[StoredText]:
         """Writes the documents of a split that are not empty, one after another."""
@@ -211,17 +219,37 @@ class Build:
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 
-def fingerprint(folder: Path, tokenizer: tokenizers.Tokenizer) -> str:
-    """Returns the sha256 of tokens and offsets of both splits and of the vocabulary."""
+def fingerprint(sums: Mapping[str, str], tokenizer: tokenizers.Tokenizer) -> str:
+    """Returns the sha256 of vocabulary, and tokens and offsets of both splits by those of files."""
     digest = hashlib.sha256()
     for split in SPLITS:
         for kind in ("bin", "offsets.bin", "examples.json"):
-            path = folder / f"{split}.{kind}"
-            if path.exists():  # examples: of tasks only
-                digest.update(bytes.fromhex(sha256_of(path)))
+            digest.update(bytes.fromhex(sums.get(f"{split}.{kind}", "")))  # examples: of tasks only
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     digest.update(json.dumps(vocab, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def damage(folder: Path) -> str | None:
+    """Says which file of a folder is not as it was built, None if all are.
+
+    A file is hashed once for its size, times and inode, which .hashed.json remembers.
+    """
+    known, now, name = dict[str, Any](), dict[str, Any](), SUMS
+    with suppress(OSError, ValueError):
+        known = json.loads((folder / ".hashed.json").read_bytes())
+    try:
+        for name, digest in json.loads((folder / SUMS).read_bytes()).items():
+            stat = (folder / name).stat()
+            now[name] = [digest, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+            if known.get(name) != now[name] and sha256_of(folder / name) != digest:
+                raise ValueError
+    except (ValueError, AttributeError, FileNotFoundError):
+        return f"the token cache {folder} is damaged ({name} is not as it was written)"
+    if now != known:
+        with suppress(UserError):  # of one that can only be read
+            replace_file(folder / ".hashed.json", json.dumps(now).encode())
+    return None
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:

@@ -1,6 +1,5 @@
 """Tokenised corpora: exact tokens, the same everywhere, and a cache of which nothing is half."""
 
-import os
 import shutil
 import signal
 import threading
@@ -249,16 +248,51 @@ def test_the_largest_id_of_a_vocabulary_fits_its_type(vocab_size: int) -> None:
     assert np.iinfo(id_type(vocab_size)).max >= vocab_size - 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["train.bin", "meta.json", "validation.names.json", "tokenizer.json", "train.offsets.bin"],
-)
-def test_a_damaged_cache_is_named_and_left_alone(folder: Path, cache_dir: Path, name: str) -> None:
-    cache = load(files(folder), cache_dir).corpus.tokenizer_path.parent
-    os.truncate(cache / name, 2)
-    with pytest.raises(UserError, match=rf"{cache} is damaged; delete this folder"):
-        load(files(folder), cache_dir)
-    assert cache.is_dir()
+@pytest.mark.parametrize("harm", ["flipped", "cut", "gone", "swapped"])
+def test_a_damaged_cache_is_named_and_built_again(folder: Path, cache_dir: Path, harm: str) -> None:
+    """Every file that holds what is read, whether a run asks for its tokens or a new one does."""
+    whole = load(files(folder), cache_dir).corpus
+    kept, contents = whole.tokenizer_path.parent, contents_of(whole.tokenizer_path.parent)
+    for i, (name, content) in enumerate(contents.items()):
+        load(files(folder), cache_dir)  # which remembers that all are sound
+        other = contents[{"train.bin": "validation.bin"}.get(name, "train.bin")]
+        changed = bytearray(other if harm == "swapped" else content)
+        changed[len(changed) // 2] ^= 1 if harm == "flipped" else 0
+        (kept / name).unlink()
+        if harm != "gone":
+            (kept / name).write_bytes(changed[:-1] if harm == "cut" else changed)
+        said, asked = list[str](), whole.fingerprint if i % 2 else None
+        again = corpora.load(files(folder), cache_dir=cache_dir, say=said.append, fingerprint=asked)
+        assert said[0].startswith(f"the token cache {kept} is damaged (")
+        assert name in said[0] or name == "sha256.json"  # which names another then
+        assert contents_of(again.tokenizer_path.parent) == contents
+
+
+def contents_of(cache: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(cache.glob("[!.]*"))}
+
+
+def test_a_damaged_cache_without_its_text_is_one_line_and_left_alone(
+    folder: Path, cache_dir: Path
+) -> None:
+    begun = load(files(folder), cache_dir).corpus
+    path = begun.tokenizer_path.with_name("train.bin")
+    path.write_bytes(path.read_bytes()[::-1])
+    folder.rename(folder.with_name("gone"))
+    with pytest.raises(UserError, match=r"is damaged \(train.bin .*; corpus.path: .*exist"):
+        corpora.load(files(folder), cache_dir=cache_dir, say=print, fingerprint=begun.fingerprint)
+    assert path.exists()
+
+
+def test_a_sound_cache_is_hashed_once(
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(files(folder), cache_dir)
+    load(files(folder), cache_dir)
+    hashed = list[Path]()
+    monkeypatch.setattr("lengthgen.data.token_cache.sha256_of", hashed.append)
+    load(files(folder), cache_dir)
+    assert hashed == []
 
 
 def test_a_disk_that_fills_up_is_one_line_and_leaves_nothing(folder: Path, cache_dir: Path) -> None:

@@ -64,6 +64,19 @@ def test_the_answer_is_kept_and_belongs_to_the_tokens(tmp_path: Path) -> None:
     assert in_training(replace(clean, fingerprint="1" * 64), tmp_path) == []
 
 
+@pytest.mark.parametrize("at", [0, 40, -1])
+def test_a_kept_answer_that_is_damaged_is_found_again(tmp_path: Path, at: int) -> None:
+    held_out = text(603)
+    given = corpus(np.concatenate([text(99), held_out[:300]]), held_out)
+    assert in_training(given, tmp_path) == list(range(300))
+    (kept,) = tmp_path.glob(".overlap-*.bin")
+    content = bytearray(whole := kept.read_bytes())
+    content[at] ^= 1
+    kept.write_bytes(content)
+    assert in_training(given, tmp_path) == list(range(300))
+    assert kept.read_bytes() == whole
+
+
 @pytest.mark.parametrize("n", [20, 50])
 def test_hashes_differ_where_runs_do(n: int) -> None:
     tokens = np.concatenate([np.zeros(120, dtype=int), text(5000, vocab=2), text(5000, vocab=3)])
