@@ -237,6 +237,7 @@ class Train(Section):
     clip: PositiveFloat
     precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
+    keep_checkpoints: Annotated[Integer, Field(ge=0, le=1000)] = 0
     val_every: NonNegative | None = None
     tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
@@ -258,6 +259,12 @@ class Train(Section):
     def steps(self) -> int:
         """Optimizer steps: the last one reaches the budget."""
         return -(-self.tokens // (self.batch * self.length))
+
+    @property
+    def kept_steps(self) -> set[int]:
+        """Steps whose weights are kept: even in log tokens, from 1/16 of the budget to below it."""
+        n = self.keep_checkpoints
+        return {max(1, round(self.steps * 16 ** (-k / n))) for k in range(1, n + 1)} - {self.steps}
 
     @property
     def validates_every(self) -> int:
@@ -316,7 +323,7 @@ class Runtime(Section):
 
 NO_WEIGHTS: Any = {  # decides no weights, or _named adds it in another form
     **dict.fromkeys(("seed", "runtime", "eval", "variants"), True),
-    "train": {"checkpoint_every", "val_every", "tuned", "init_from"},
+    "train": {"checkpoint_every", "keep_checkpoints", "val_every", "tuned", "init_from"},
     "scheme": {"variants", "lr_ratio"},
 }
 

@@ -22,8 +22,8 @@ SETTINGS = ["model", "train_length", "tokens_seen"]  # named where they vary
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
 # Keys of a configuration that do not tell series apart, or that _science adds in another form.
-ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.val_every", "train.tuned")
-ASIDE += ("train.init_from", *RATIOS, *VARIANTS)
+ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.keep_checkpoints", "train.val_every")
+ASIDE += ("train.tuned", "train.init_from", *RATIOS, *VARIANTS)
 
 
 @dataclass(frozen=True, kw_only=True)

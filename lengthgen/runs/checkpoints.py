@@ -1,5 +1,7 @@
 """Checkpoints: checkpoints/step-N/ with model.safetensors, trainer.pt and their sha256.json.
 
+kept/step-N/ are those of train.keep_checkpoints, without trainer.pt: nothing resumes from them.
+
 Where one is damaged or cannot be read, nothing is trained or deleted. No random state is kept:
 batches, dropout and draws are functions of seed and step.
 """
@@ -40,22 +42,41 @@ class Checkpoint(NamedTuple):
 def save(
     run_dir: Path, *, run: str, step: int, weights: Mapping[str, Tensor], trainer: dict[str, Any]
 ) -> None:
-    """Writes the checkpoint of a step aside, syncs and renames it, and drops all but KEPT."""
-    final = run_dir / "checkpoints" / f"step-{step:08d}"
-    temporary = final.with_name(".tmp")
+    """Writes the checkpoint of a step, and drops all but KEPT."""
+    _write(run_dir / "checkpoints", run, step, weights, trainer)
+    for superseded in status.checkpoint_folders(run_dir)[:-KEPT]:
+        shutil.rmtree(superseded, ignore_errors=True)
+
+
+def keep(run_dir: Path, *, run: str, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Writes the weights of a step, which stay."""
+    _write(run_dir / "kept", run, step, weights, None)
+
+
+def _write(
+    folder: Path,
+    run: str,
+    step: int,
+    weights: Mapping[str, Tensor],
+    trainer: dict[str, Any] | None,
+) -> None:
+    """Writes folder/step-N aside, syncs and renames it. Raises UserError for a full disk."""
+    final, temporary = folder / f"step-{step:08d}", folder / ".tmp"
+    files = FILES if trainer is not None else (WEIGHTS,)
     try:
         shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
         temporary.mkdir(parents=True)
-        sync(run_dir)
-        with (temporary / TRAINER).open("wb") as file:
-            torch.save(trainer, file)
+        sync(folder.parent)
+        if trainer is not None:
+            with (temporary / TRAINER).open("wb") as file:
+                torch.save(trainer, file)
         plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
         # One key: safetensors writes several in any order, and equal weights are to be equal files.
         metadata = {"lengthgen": json.dumps({"run": run, "step": step})}
         save_file(plain, temporary / WEIGHTS, metadata=metadata)
-        shutil.copymode(temporary / TRAINER, temporary / WEIGHTS)  # 0600 in spite of the umask
-        sums = {name: sha256_of(temporary / name) for name in FILES}
+        sums = {name: sha256_of(temporary / name) for name in files}
         (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
+        shutil.copymode(temporary / "sha256.json", temporary / WEIGHTS)  # 0600 despite the umask
         for path in (*temporary.iterdir(), temporary):
             sync(path)
         shutil.rmtree(final, ignore_errors=True)
@@ -69,8 +90,6 @@ def save(
             f"{final}: cannot write the checkpoint of step {step} ({why}); "
             "free disk space and rerun to resume from the one before"
         ) from error
-    for superseded in status.checkpoint_folders(run_dir)[:-KEPT]:
-        shutil.rmtree(superseded, ignore_errors=True)
 
 
 def mark_trained(run_dir: Path, *, run: str) -> None:

@@ -90,7 +90,8 @@ def train(
             last = state.step == train.steps
             logs = state.step % config.runtime.log_every == 0 or last
             saves = last or stopping or state.step % train.checkpoint_every == 0
-            if logs or saves or device.type != "cuda":
+            keeps = state.step in train.kept_steps
+            if logs or saves or keeps or device.type != "cuda":
                 check_finite(state, ranks)
             if logs:
                 n_tokens = (state.step - began_at) * train.batch_tokens
@@ -105,6 +106,9 @@ def train(
                 rate = row["train/tokens_per_s"]
                 show.advance(0, loss=row["train/loss"], **losses, tokens_per_s=rate)
             show.advance(train.batch_tokens)
+            if keeps and ranks.is_main:  # first: a run that resumes after this step has them
+                run, weights = config.run_id, model.state_dict()
+                checkpoints.keep(config.run_dir, run=run, step=state.step, weights=weights)
             if saves:
                 _save(state, ranks)
         stopping = stopping or max(ranks.gather(stop.received))  # in the last step

@@ -1,5 +1,6 @@
 """A configuration round-trips, and its names are digests of what they name."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ def test_parts_in_another_order_are_another_run() -> None:
 SAME_WEIGHTS = [
     *("eval.lengths=[16]", "eval.variants=[ntk]", "eval.seed=7", "runtime.root=elsewhere"),
     *("runtime.device=cpu", "runtime.micro_batch=1", "train.checkpoint_every=7"),
+    "train.keep_checkpoints=8",
     "+scheme.variants.mine={ntk:{factor:2.0}}",
     "train.scheme_lr_ratio=1.0",  # as the scheme's own
 ]
@@ -81,6 +83,18 @@ BASE = "train.precision=fp32"
 def test_what_cannot_change_the_weights_changes_no_name(word: str) -> None:
     changed, plain = small_config(word), small_config()
     assert (changed.run_id, changed.recipe) == (plain.run_id, plain.recipe)
+
+
+def test_kept_steps_are_even_in_log_tokens() -> None:
+    def kept(n: int) -> list[int]:
+        words = ["train.batch_tokens=16", "train.tokens=16M", f"train.keep_checkpoints={n}"]
+        return sorted(small_config(*words).train.kept_steps)
+
+    assert kept(0) == []
+    assert kept(4) == [62_500, 125_000, 250_000, 500_000]
+    assert {*kept(4)} < {*kept(8)}
+    gaps = [later / earlier for earlier, later in itertools.pairwise([*kept(8), 1_000_000])]
+    assert gaps == pytest.approx([2**0.5] * 8, rel=1e-4)
 
 
 @pytest.mark.parametrize("word", OTHER_WEIGHTS)

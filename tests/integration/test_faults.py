@@ -48,7 +48,8 @@ for left in (1, 7, 12, 14, 16, 19, 23):
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_as_its_twin(tmp_path: Path, undisturbed: Path) -> None:
     """Each attempt dies at another write: of the configuration, a row, a checkpoint, DONE."""
-    words = train_words(tmp_path, "scheme=rope", f"runtime.cache={undisturbed}/.cache")
+    keeping = ("scheme=rope", "train.keep_checkpoints=4")
+    words = train_words(tmp_path, *keeping, f"runtime.cache={undisturbed}/.cache")
     ends = [line for line in run("-c", KILLED, *words).err.splitlines() if line.isdecimal()]
     assert len(ends) == 7
     assert {*ends} <= {"0", str(int(signal.SIGKILL))}
@@ -56,6 +57,8 @@ def test_a_run_killed_again_and_again_ends_as_its_twin(tmp_path: Path, undisturb
     ran = here(*words)
     assert ran.code == 0, ran.err
     assert result(tmp_path) == result(undisturbed)
+    folders = {p.name for p in one_run(tmp_path).glob("kept/*")}
+    assert folders == {f"step-{n:08d}" for n in (1, 2, 4)}
     left = [p for p in one_run(tmp_path).glob("checkpoints/*") if not p.name.startswith("step-")]
     assert left == []
 

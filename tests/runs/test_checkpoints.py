@@ -3,11 +3,13 @@
 import os
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import files_limited_to
 from small import refusal
 
 from lengthgen.runs import checkpoints, status
@@ -38,6 +40,23 @@ def test_the_two_newest_are_kept_and_the_umask_decides_who_may_read_them(tmp_pat
         os.umask(before)
     assert [path.name for path in kept] == ["step-00000003", "step-00000004"]
     assert {path.stat().st_mode & 0o777 for path in kept[0].iterdir()} == {0o640}
+
+
+def test_kept_weights_stay_and_nothing_resumes_from_them(tmp_path: Path) -> None:
+    weights = {"embedding.weight": torch.ones(99, 99)}
+    keep = partial(checkpoints.keep, tmp_path, run=RUN, weights=weights)
+    before = os.umask(0o027)
+    try:
+        keep(step=7)
+        kept = {path: path.read_bytes() for path in (tmp_path / "kept" / "step-00000007").iterdir()}
+        with files_limited_to(600):
+            assert "step-00000009: cannot write" in refusal(keep, step=9)
+    finally:
+        os.umask(before)
+    save(tmp_path, 4, 5, 6)
+    assert newest(tmp_path).step == 6
+    assert {p: p.read_bytes() for p in tmp_path.glob("kept/**/*") if p.is_file()} == kept
+    assert {path.stat().st_mode & 0o777 for path in kept} == {0o640}
 
 
 def refused(run_dir: Path) -> str:

@@ -53,6 +53,7 @@ def test_a_stopped_run_ends_with_the_bits_of_an_unstopped_one(tmp_path: Path, ca
     undisturbed, stopped, steps = tmp_path / "undisturbed", tmp_path / "stopped", itertools.count(1)
     more = ["model.arch=encoder_decoder", "scheme=t5", "train.length=32"]  # two spans in a row
     more += ["train.tokens=2560", "train.checkpoint_every=7", "runtime.log_every=4"]
+    more += ["train.keep_checkpoints=4"]
     assert here(*words(undisturbed, cache, *more)).code == 0
 
     def stop(*_: object) -> None:
@@ -63,9 +64,22 @@ def test_a_stopped_run_ends_with_the_bits_of_an_unstopped_one(tmp_path: Path, ca
         ran = here(*words(stopped, cache, *more))
     assert (ran.code, "Traceback" in ran.err) == (128 + signal.SIGUSR2, False)
     assert "stopped by SIGUSR2 after step 10 of 20" in ran.err
-    assert newest_checkpoint(run_of(stopped)).name == "step-00000010"
+    last = newest_checkpoint(run_of(stopped))
+    assert last.name == "step-00000010"
+    assert kept_weights(run_of(stopped))[last.name] == weights_in(last)
     assert "resuming after step 10" in here(*words(stopped, cache, *more)).err
     assert_same_bits(run_of(stopped), run_of(undisturbed))
+    assert kept_weights(run_of(stopped)) == kept_weights(run_of(undisturbed))
+    assert [*kept_weights(run_of(stopped))] == [f"step-{n:08d}" for n in (1, 2, 5, 10)]
+
+
+def weights_in(checkpoint: Path) -> bytes:
+    return (checkpoint / "model.safetensors").read_bytes()
+
+
+def kept_weights(run_dir: Path) -> dict[str, bytes]:
+    """Returns the weights that stay, by the names of their folders."""
+    return {folder.name: weights_in(folder) for folder in sorted((run_dir / "kept").iterdir())}
 
 
 TASK = """
