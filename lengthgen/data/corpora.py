@@ -18,7 +18,7 @@ from lengthgen.data.token_cache import SPLITS, Build, damage, id_type, one_line_
 from lengthgen.data.tokenizer import find_bos, given_tokenizer, read_tokenizer, token_bytes
 from lengthgen.errors import UserError
 
-FORMAT = 2  # of the cache; a change of what is written, or of how documents are split, raises it
+FORMAT = 3  # of the cache; a change of what is written, or of how documents are split, raises it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Split:
     tokens: NDArray[np.uint16] | NDArray[np.uint32]  # [n]
     offsets: NDArray[np.int64]  # [n_documents + 1]
     names: list[str]
+    groups: list[str]  # of each document: its project or author, or else its own name
     examples: NDArray[np.int64] | None = None  # of a task: length, tokens of the prompt; [n, 2]
 
     @property
@@ -152,5 +153,6 @@ def _split(folder: Path, name: str, vocab_size: int) -> Split:
         tokens=np.memmap(path, dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype),
         offsets=np.fromfile(folder / f"{name}.offsets.bin", dtype="<i8"),
         names=json.loads((folder / f"{name}.names.json").read_text()),
+        groups=json.loads((folder / f"{name}.groups.json").read_text()),
         examples=np.array(json.loads(examples.read_text())) if examples.exists() else None,
     )

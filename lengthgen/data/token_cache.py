@@ -2,9 +2,9 @@
 
 A folder per corpus, CACHE_DIR/NAME-HASH, where HASH covers all that decides the tokens:
 train.bin and validation.bin (token ids, little-endian uint16, or uint32 if the vocabulary needs
-it), *.offsets.bin (int64, where documents begin), *.names.json, tokenizer.json, meta.json, and
-sha256.json of them all. It is built next to its place under a lock, as .NAME-HASH.PID, and renamed
-when complete.
+it), *.offsets.bin (int64, where documents begin), *.names.json, *.groups.json, tokenizer.json,
+meta.json, and sha256.json of them all. It is built next to its place under a lock, as
+.NAME-HASH.PID, and renamed when complete.
 """
 
 import hashlib
@@ -60,6 +60,7 @@ class StoredText(NamedTuple):
     """A document whose text is on disk, so that a source is read once and never in memory."""
 
     name: str
+    group: str
     n_bytes: int
     example: tuple[int, int]  # length and prompt bytes, for a task
 
@@ -134,9 +135,9 @@ class Build:
         with (folder / f"{split}.text").open("wb") as file:
             for d in documents:
                 try:
-                    raw, _ = d.text.encode(), d.name.encode()
+                    raw, _ = d.text.encode(), (d.name + d.group).encode()
                     raw = normalised(d.text, self.tokenizer).encode()
-                except (UnicodeEncodeError, AttributeError):
+                except (UnicodeEncodeError, AttributeError, TypeError):
                     which, text = getattr(d, "name", None), getattr(d, "text", d)
                     raise UserError(
                         f"corpus={name}: document {utf8(str(which))} is no text that UTF-8 can "
@@ -152,7 +153,8 @@ class Build:
                     )
                 names.add(d.name)
                 file.write(raw)
-                texts.append(StoredText(d.name, len(raw), (d.length, d.prompt_bytes)))
+                about = (d.name, d.group or d.name, len(raw))
+                texts.append(StoredText(*about, (d.length, d.prompt_bytes)))
                 progress.advance(len(raw))
         if n_empty:
             self.say(f"{n_empty:,} {split} documents are empty, and left out")
@@ -198,12 +200,13 @@ class Build:
                     lengths[i] += len(ids)
                     progress.advance(n_bytes)
         (folder / f"{split}.text").unlink()
-        names = [text.name for text in texts]
+        names, groups = [text.name for text in texts], [text.group for text in texts]
         if corpus.packed and texts:
-            names = [f"{len(texts)} documents, packed"]
+            names = groups = [f"{len(texts)} documents, packed"]
             lengths = [sum(lengths) + len(lengths) - 1]
         np.cumsum([0, *lengths], dtype="<i8").tofile(folder / f"{split}.offsets.bin")
         (folder / f"{split}.names.json").write_text(json.dumps(names))
+        (folder / f"{split}.groups.json").write_text(json.dumps(groups))
         if isinstance(corpus, schema.TaskCorpus):  # whose tokens are bytes
             examples = json.dumps([text.example for text in texts])
             (folder / f"{split}.examples.json").write_text(examples)

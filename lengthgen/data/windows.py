@@ -139,7 +139,8 @@ def text_of(span: Span, corpus: TokenizedCorpus) -> tuple[Split, int]:
     if span.document >= 0:
         return validation, span.document
     ends = np.array([0, len(validation.tokens)])
-    return Split(tokens=validation.tokens, offsets=ends, names=["stream"]), 0
+    stream = ["stream"]
+    return Split(tokens=validation.tokens, offsets=ends, names=stream, groups=stream), 0
 
 
 def targets_of(span: Span, corpus: TokenizedCorpus) -> Ints:

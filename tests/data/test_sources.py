@@ -243,6 +243,20 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
     assert key() != before
 
 
+def test_documents_are_of_the_group_that_their_source_names_or_of_none_but_their_own(
+    tmp_path: Path,
+) -> None:
+    named = DOCUMENT.replace("text=", "group='abc'[step % 3], text=")
+    of_source = load(
+        configured(tmp_path, text=FILE.replace(DOCUMENT, named)).corpus, tmp_path / "a"
+    )
+    alone = load(configured(tmp_path).corpus, tmp_path / "b").corpus
+    for split in (of_source.corpus.train, of_source.corpus.validation):
+        assert split.groups == ["abc"[int(name.split(":")[1]) % 3] for name in split.names]
+    assert alone.train.groups == alone.train.names
+    assert alone.validation.groups == alone.validation.names
+
+
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
@@ -270,6 +284,7 @@ def test_a_mistake_in_a_source_of_the_user_is_one_line(
         ("Document(name='a', text=b'bytes')", "document a is no text that UTF-8"),
         ("Document(name=step, text='a')", "document 2 is no text .* or has no such name: 'a'"),
         ("Document(name='\\udc80', text='a')", r"document .x80 is no text"),
+        ("Document(name='a', text='a', group=step)", "document a is no text .*, or has no such"),
         ("Document(name='a', text=str(step))", "several train documents are called a; give each"),
     ],
 )

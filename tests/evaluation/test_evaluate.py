@@ -297,6 +297,7 @@ def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) 
         tokens=np.concatenate([corpus.train.tokens, held_out]).astype(np.uint32),
         offsets=np.append(corpus.train.offsets, corpus.train.offsets[-1] + len(held_out)),
         names=[*corpus.train.names, "leaked"],
+        groups=[*corpus.train.groups, "leaked"],
     )
     leaky = replace(corpus, train=seen, fingerprint="1" * 64)
     planned = plans.plan(config, leaky)

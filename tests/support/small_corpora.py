@@ -101,10 +101,12 @@ def corpus_of(train: Split, validation: Split | None = None, **changes: Any) -> 
 
 def split_of(*documents: Sequence[int] | NDArray[np.integer]) -> Split:
     """Returns a split of documents of these tokens."""
+    names = [f"document {i}" for i in range(len(documents))]
     return Split(
         tokens=np.concatenate(documents).astype(np.uint16),
         offsets=np.cumsum([0, *map(len, documents)]),
-        names=[f"document {i}" for i in range(len(documents))],
+        names=names,
+        groups=names,
     )
 
 

@@ -16,10 +16,14 @@ HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A text and its name, which is unique in its split and the same on every machine."""
+    """A text and its name, which is unique in its split and the same on every machine.
+
+    Documents of one group, such as those of a project or an author, are not independent samples.
+    """
 
     name: str
     text: str
+    group: str = ""  # if empty, the document is a group of its own
     prompt_bytes: int = 0  # of an example: leading bytes that are not predicted
     length: int = 0  # of an example, in the unit of its task
 
