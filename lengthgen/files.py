@@ -13,6 +13,7 @@ import shutil
 import stat
 import zlib
 from collections.abc import Generator, Iterable, Mapping
+from glob import escape
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
@@ -208,7 +209,10 @@ def new_folder(path: Path) -> Generator[Path]:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with writing(path):
-            shutil.rmtree(aside, ignore_errors=True)  # of a killed process of the same number
+            for left in path.parent.glob(f".{escape(path.name)}.*"):
+                number = left.name.removeprefix(f".{path.name}.")
+                if number.isdecimal() and _has_ended(int(number)):
+                    shutil.rmtree(left, ignore_errors=True)
             aside.mkdir(parents=True)
             yield aside
             for file in (*aside.rglob("*"), aside):
@@ -217,6 +221,17 @@ def new_folder(path: Path) -> Generator[Path]:
             sync(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _has_ended(pid: int) -> bool:
+    """True if no process of this machine has the number, or if it is one's own."""
+    if os.name == "nt":  # where os.kill would end it
+        return pid == os.getpid()
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return pid == os.getpid()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.hub.families import OWN, families
 from lengthgen.hub.weights import Tensors, ours, read_json
-from lengthgen.model.build import build_model
+from lengthgen.model.build import build_model, generator_of
 from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
@@ -32,6 +32,7 @@ class About(Section):
     lengthgen: str  # the version that wrote it
     run: str
     step: int
+    seed: int  # of the evaluation
     fingerprint: str  # of the corpus
     vocab_size: int
     plugins: list[str]  # paths in the folder
@@ -43,8 +44,8 @@ def load(
 ) -> tuple[Transformer, Tokenizer]:
     """Returns the model of an exported folder, in fp32 on the CPU, and its tokenizer.
 
-    model.logits(model(tokens_BT, generator=torch.Generator())) are logits; parts that sample
-    positions draw from the generator.
+    model.logits(model(tokens_BT)) are logits; parts that sample positions draw those of lengthgen
+    eval, unless a generator is given.
 
     Reads data alone, unless the model was trained with a plugin: its code runs if the caller has
     read it and gives its path in `plugins`. Raises UserError for such code that is not given, and
@@ -72,7 +73,7 @@ def load(
 
 
 def build(about: About, folder: Path) -> Transformer:
-    """Returns the model of an export without its weights."""
+    """Returns the model of an export without its weights, whose calls draw as an evaluation."""
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
@@ -82,4 +83,10 @@ def build(about: About, folder: Path) -> Transformer:
     for name in about.plugins:
         plugin_files.given(Path(name).stem, kept=folder / name)
     with torch.random.fork_rng(devices=[]):  # parts draw initial values
-        return build_model(from_plain(plain), vocab_size=about.vocab_size)
+        model = build_model(from_plain(plain), vocab_size=about.vocab_size)
+
+    def draw(_: Any, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {"generator": generator_of("evaluation", about.seed), **options}
+
+    model.register_forward_pre_hook(draw, with_kwargs=True)
+    return model

@@ -233,13 +233,10 @@ def _by_layer(
 def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] | None:
     """Returns the config.json of a family that computes what a model does, and how it reads.
 
-    None if there is no such family here. Of absolute positions it has those up to T.
+    None if there is no such family here.
     """
     own = _options(config, config.model)
     parts = _typed(config.scheme.parts, config)
-    learned_scale = parts.get("sinusoidal", {}).get("scale") == "learned"  # not read back from rows
-    if len(parts) == 1 and parts.keys() <= {"sinusoidal", "learned_absolute"} and not learned_scale:
-        parts = families()["gpt2"].parts  # whose rows are computed
     for kind in WRITTEN:
         plain = _written(kind, config, parts, vocab_size)
         try:

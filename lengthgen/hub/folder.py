@@ -13,15 +13,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
-from torch import Tensor
 
 from lengthgen import __version__
+from lengthgen.config.plugins import of_run
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import new_folder
+from lengthgen.files import new_folder, replace_file
 from lengthgen.hub.card import card, to_share
 from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
 from lengthgen.hub.families import OWN, families, written
@@ -70,13 +70,14 @@ def export(
             lengthgen=__version__,
             run=config.run_id,
             step=checkpoint.step,
+            seed=config.eval.seed,
             fingerprint=corpus.fingerprint,
             vocab_size=corpus.vocab_size,
             plugins=[f"plugins/{digest}.py" for digest in config.plugins],
             config=to_share({k: v for k, v in to_plain(config).items() if k not in LEFT_OUT}),
         )
-        if about.plugins:
-            shutil.copytree(run_dir / "plugins", aside / "plugins")
+        for name, plugin in zip(about.plugins, of_run(config.plugins, run_dir), strict=True):
+            replace_file(aside / name, plugin.content)  # as it was given, wherever a link points
         if keys["model_type"] == OWN:
             shutil.copy(CODE, aside)
         _write_keys(aside, keys, about, corpus)
@@ -112,20 +113,7 @@ def layout(config: Config, trained: Weights) -> tuple[dict[str, Any], Weights]:
     changed = {"model": read_as.model, "scheme": config.scheme.model_copy(update=of_family)}
     with torch.device("meta"):
         model = build_model(config.model_copy(update=changed), vocab_size=rows)
-    for name in model.state_dict().keys() - trained.keys():
-        if name.endswith(".table"):
-            trained = trained | {name: _positions(config, trained)}
     return keys, theirs(model, families()[keys["model_type"]], trained)
-
-
-@torch.inference_mode()
-def _positions(config: Config, trained: Weights) -> Tensor:
-    """Returns what the scheme adds to the embedding at each position up to T, [T, D]."""
-    model = build_model(config, vocab_size=len(trained["embedding.weight"]))
-    model.load_state_dict(trained)
-    tokens_BT = torch.zeros(1, config.train.length, dtype=torch.int64)
-    x_BTD, c = model.embedded(tokens_BT, generator=None)
-    return model.scheme.embed(torch.zeros_like(x_BTD), c)[0].clone()
 
 
 def _own_keys(config: Config, rows: int) -> dict[str, Any]:

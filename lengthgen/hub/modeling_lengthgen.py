@@ -50,8 +50,7 @@ class LengthgenForCausalLM(PreTrainedModel, GenerationMixin):
         mask = attention_mask
         if mask is not None and bool((mask[:, 1:] > mask[:, :-1]).any()):
             raise ValueError("padding before a token would move its position; pad on the right")
-        generator = torch.Generator()  # of parts that sample positions, on the CPU for any device
-        logits = self.model.logits(self.model(input_ids, generator=generator))
+        logits = self.model.logits(self.model(input_ids))
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())

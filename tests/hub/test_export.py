@@ -2,8 +2,10 @@
 
 import base64
 import json
+import os
 import re
 import shutil
+import subprocess
 import textwrap
 from collections.abc import Callable, Generator
 from functools import partial
@@ -28,6 +30,7 @@ from lengthgen.evaluation import evaluator
 from lengthgen.hub.card import to_share
 from lengthgen.hub.exported import load
 from lengthgen.hub.folder import export
+from lengthgen.model.build import generator_of
 from lengthgen.pipeline import config_of as config_of_run
 from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints, status
@@ -50,10 +53,11 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
     "nope": ("gpt_neox", ["scheme=nope", "model.biases=[mlp]"]),
     "nope, Llama": ("smollm3", ["scheme=nope", *LLAMA]),
     "alibi": ("mpt", ["scheme=alibi", "model.d_ff=128", "model.n_heads=1"]),
-    "sinusoidal": ("gpt2", ["scheme=sinusoidal", "model.mlp=relu"]),
+    "sinusoidal": (OWN, ["scheme=sinusoidal", "model.mlp=relu"]),
+    "clamped": (OWN, ["scheme=learned_absolute", "scheme.parts.learned_absolute.beyond=clamp"]),
     "learned": ("gpt2", ["scheme=learned_absolute", "model.biases=[norm,qkv]"]),
     "bpe": (OWN, ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"]),
-    "sampled": (OWN, ["scheme=randomized_rope"]),
+    "sampled": (OWN, ["scheme=randomized_rope", "eval.seed=3"]),
     "constants": (OWN, ["scheme=fope"]),
     "learned scale": (OWN, ["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=learned"]),
     "no family": (OWN, ["scheme=sinusoidal", "model.parallel_residual=true"]),
@@ -93,6 +97,33 @@ def run(trained: dict[str, Config], tmp_path: Path) -> Config:
     return config.model_copy(update={"runtime": runtime})
 
 
+def test_nothing_is_copied_that_a_link_beside_the_plugins_points_to(
+    trained: dict[str, Config], tmp_path: Path
+) -> None:
+    config, secret = trained["plugin"], tmp_path / "secret.py"
+    root = shutil.copytree(config.run_dir.parent, tmp_path / "runs")
+    secret.write_text("secret")
+    (kept,) = (root / config.run_id / "plugins").iterdir()
+    kept.with_name("other.py").symlink_to(secret)
+    kept.unlink()
+    kept.symlink_to(secret)
+    folder = export(config, root / config.run_id, tmp_path / "model", license=None, say=QUIET.say)
+    (copied,) = (folder / "plugins").iterdir()
+    assert copied.read_text() == SLOPE.format(slope=0.25)
+
+
+def test_a_killed_export_is_cleared_by_the_next_one_and_that_of_a_living_process_is_not(
+    run: Config, tmp_path: Path
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (f".model.{ended.pid}", f".model.{os.getppid()}", f".other.{ended.pid}"):
+        (tmp_path / name).mkdir()
+    exported(run, tmp_path / "model")
+    left = {path.name for path in tmp_path.glob(".*")}
+    assert left == {f".model.{os.getppid()}", f".other.{ended.pid}"}
+
+
 def card_of(folder: Path) -> str:
     return (folder / "README.md").read_text()
 
@@ -116,7 +147,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     tokenizer = read_tokenizer(corpus.tokenizer_path)
     front = [] if corpus.bos_id is None else [corpus.bos_id]
     tokens = torch.tensor([front + tokenizer.encode(TEXT, add_special_tokens=False).ids])
-    want = model.logits(model(tokens, generator=torch.Generator()))
+    want = model.logits(model(tokens, generator=generator_of("evaluation", config.eval.seed)))
     assert want.std() > 0.1
     ids = corpus.train.document(0)[:20].tolist()
     text = tokenizer.decode(ids)
@@ -134,7 +165,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     assert own["tokenizer"].decode(front + ids) == text
     tokens = torch.randint(200, (2, 16 if kind == "gpt2" else 64))
     model = own["model"].double()  # rounding aside; transformers computes angles in fp32
-    longer = model.logits(model(tokens, generator=torch.Generator()))
+    longer = model.logits(model(tokens, generator=generator_of("evaluation", config.eval.seed)))
     for lines in theirs:  # not of a plugin
         assert ("trust_remote_code" in lines) == (kind == OWN)
         names = names_of(lines)
