@@ -186,7 +186,7 @@ fine_tuning() {
     'eval.lengths=[64,512,1024,2048,4096,8192,16384]')
   sweep fine_tuning scheme=rope seed=1,2 train.tokens=12000000 train.tuned=results/rates/tuned.yaml \
     "${eval[@]}"
-  sweep fine_tuning experiment=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 seed=1,2 \
+  sweep fine_tuning study=pi_finetuning scheme.name=rope_pi +scheme.parts.pi.factor=4,1 seed=1,2 \
     "${eval[@]}"
   sweep fine_tuning scheme=rope scheme.name=rope_2048 seed=1 train.length=2048 train.lr=4e-3 \
     train.tokens=12000000 "${eval[@]}"
@@ -222,12 +222,12 @@ slow_schemes() {
 
 # The rates are those of results/rates.
 leaderboard() {
-  sweep leaderboard experiment=leaderboard seed=1,2,3 \
+  sweep leaderboard study=leaderboard seed=1,2,3 \
     scheme=rope,nope,alibi,rope_conv,nope_conv,alibi_conv
-  sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=t5,t5_conv train.scheme_lr_ratio=64
-  sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=kerple,kerple_conv \
+  sweep leaderboard study=leaderboard seed=1,2,3 scheme=t5,t5_conv train.scheme_lr_ratio=64
+  sweep leaderboard study=leaderboard seed=1,2,3 scheme=kerple,kerple_conv \
     train.scheme_lr_ratio=4
-  sweep leaderboard experiment=leaderboard seed=1,2,3 scheme=sinusoidal,sinusoidal_conv train.lr=2e-3
+  sweep leaderboard study=leaderboard seed=1,2,3 scheme=sinusoidal,sinusoidal_conv train.lr=2e-3
   after lengthgen report runtime.root=runs/leaderboard --out results/leaderboard
   after python docs/training_loss.py results/leaderboard/training.csv runs/leaderboard/*-s?-*
 }
@@ -240,7 +240,7 @@ leaderboard_rates() {
     "scheme=t5,t5_conv $three train.scheme_lr_ratio=64" \
     "scheme=sinusoidal,sinusoidal_conv train.lr=1e-3,2e-3,4e-3"; do
     # shellcheck disable=SC2086  # several words
-    .venv/bin/lengthgen tune experiment=leaderboard $grid seed=1,2 train.tokens=2000000 \
+    .venv/bin/lengthgen tune study=leaderboard $grid seed=1,2 train.tokens=2000000 \
       "${alone[@]}" runtime.root=runs/leaderboard_rates/runs --out results/rates/leaderboard \
       "${given[@]}"
   done
@@ -259,19 +259,19 @@ conv_masks() {
 
 alibi_flat() {
   copied alibi_flat runs/leaderboard/alibi_conv-*
-  sweep alibi_flat experiment=leaderboard scheme=alibi_conv seed=1,2,3,4,5 \
+  sweep alibi_flat study=leaderboard scheme=alibi_conv seed=1,2,3,4,5 \
     eval.endpoints=128 eval.targets=256 'eval.lengths=[512,4096,16384]'
   after lengthgen report runtime.root=runs/alibi_flat --out results/alibi_flat
 }
 
 t5_rate() {
   copied t5_rate runs/leaderboard/t5_conv-*-s1-* # one of the three, which need not be trained again
-  sweep t5_rate experiment=leaderboard seed=1 scheme=t5_conv train.scheme_lr_ratio=1,16,64
+  sweep t5_rate study=leaderboard seed=1 scheme=t5_conv train.scheme_lr_ratio=1,16,64
   after lengthgen report runtime.root=runs/t5_rate --out results/t5_rate
 }
 
 more_tokens() {
-  local longer=(experiment=leaderboard seed=1 train.tokens=24000000
+  local longer=(study=leaderboard seed=1 train.tokens=24000000
     'eval.lengths=[128,512,1024,4096,16384]')
   sweep more_tokens "${longer[@]}" scheme=nope,rope
   sweep more_tokens "${longer[@]}" scheme=sinusoidal train.lr=2e-3
@@ -284,7 +284,7 @@ more_tokens() {
 size() {
   .venv/bin/lengthgen tune scheme=rope_conv model=small train.lr=2e-3,4e-3 train.tokens=2000000 \
     eval=full "${alone[@]}" runtime.root=runs/size/rates --out results/rates/small "${given[@]}"
-  local larger=(experiment=leaderboard model=small 'eval.lengths=[128,512,1024,2048,4096,16384]')
+  local larger=(study=leaderboard model=small 'eval.lengths=[128,512,1024,2048,4096,16384]')
   sweep size "${larger[@]}" seed=1,2,3 scheme=rope_conv,nope_conv,alibi_conv
   sweep size "${larger[@]}" seed=1,2,3 scheme=kerple_conv train.scheme_lr_ratio=4
   sweep size "${larger[@]}" seed=1,2,3 scheme=t5_conv train.scheme_lr_ratio=64
@@ -294,7 +294,7 @@ size() {
 }
 
 train_1024() {
-  local longer=(experiment=leaderboard train.length=1024 seed=1
+  local longer=(study=leaderboard train.length=1024 seed=1
     'eval.lengths=[128,256,512,1024,2048,4096,16384]')
   sweep train_1024 "${longer[@]}" scheme=rope_conv,alibi_conv,nope_conv
   sweep train_1024 "${longer[@]}" scheme=kerple_conv train.scheme_lr_ratio=4
@@ -305,7 +305,7 @@ train_1024() {
 }
 
 sinusoidal_scale() {
-  local own=(experiment=leaderboard scheme=sinusoidal train.lr=2e-3 seed=1)
+  local own=(study=leaderboard scheme=sinusoidal train.lr=2e-3 seed=1)
   copied sinusoidal_scale runs/leaderboard/sinusoidal-*-s1-*
   sweep sinusoidal_scale "${own[@]}" scheme.parts.sinusoidal.scale=learned
   sweep sinusoidal_scale "${own[@]}" train.warmup_fraction=0.3

@@ -31,8 +31,8 @@ for _room in rooms("cli"):
 
 HYDRA = {  # options of Hydra's programs, and what stands in their place
     "-m --multirun": "for several values of a key, give lengthgen sweep in place of train",
-    "-cn --config-name": "a file of overrides is an experiment: give experiment=NAME, as lengthgen "
-    "list experiments names them",
+    "-cn --config-name": "a file of overrides is a study: give study=NAME, as lengthgen "
+    "list studies names them",
     "-cp --config-path -cd": "give --config-dir DIR, a folder of custom groups",
     "-c -i --info -p --package --resolve --hydra-help": "give --cfg job, which prints it all",
     "-r --run --experimental-rerun": "give --from RUN KEY=VALUE, which changes a run",

@@ -21,7 +21,7 @@ GROUPS = {
     "models": "model",
     "corpora": "corpus",
     "tasks": "task",
-    "experiments": "experiment",
+    "studies": "study",
 }
 Listed = tuple[list[str], list[list[str]]]  # head and rows
 LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # by kind, of plugins

@@ -1,13 +1,16 @@
 """lengthgen report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Json, complete_runs, selection
+from lengthgen.cli.arguments import ConfigDir, Json, Plugin, complete_runs, selection
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def write_report(
@@ -21,20 +24,26 @@ def write_report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write; report, or the folder that is named."),
+        typer.Option(metavar="DIR", help="Folder to write; default: report, or FOLDER."),
     ] = None,
     as_json: Json = False,
+    config_dir: ConfigDir = None,
+    plugin: Plugin = None,
 ) -> None:
     """Write figures, tables and a page of runs, by default of all.
 
     The folder holds the rows too: it is made again from them alone, and shown together with other
     folders and runs that are named with it. KEY=VALUE keeps the runs with that value, as `lengthgen
-    train --cfg job` prints it; runtime.root=DIR says where runs are.
+    train --cfg job` prints it; runtime.root=DIR says where runs are. study=NAME takes the runs and
+    the measurements of a study, and writes results/NAME.
     """
-    from lengthgen.report import load, report, statistics
+    from lengthgen.report import load, report
     from lengthgen.runs import directory
 
     names, root, conditions = selection(arguments)
+    if any(word.startswith("study=") for word in conditions):
+        rows, named = _of_study(arguments, config_dir, plugin)
+        return _write(rows, out or Path("results") / named, as_json)
     folders = [Path(name).resolve() for name in names if (Path(name) / load.ROWS).is_file()]
     if folders and (len(names) > 1 or conditions) and out is None:
         raise UserError("several folders, or a part of one, need --out DIR")
@@ -44,10 +53,38 @@ def write_report(
     rows = load.load(paths or directory.every(root), say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
-    sections = report.sections(rows)
     out = out or Path(names[0] if folders else "report")
     is_again = len(names) == 1 and folders == [out.resolve()]
-    page, *_ = report.write(rows, sections, out, again=is_again)
+    _write(rows, out, as_json, again=is_again)
+
+
+def _of_study(
+    arguments: list[str] | None, config_dir: Path | None, plugins: list[Path] | None
+) -> tuple["DataFrame", str]:
+    """Returns what is measured of a study as its file asks, and the study's name."""
+    from lengthgen.report import load
+    from lengthgen.sweep import grid
+
+    for word in arguments or []:
+        if "=" not in word:
+            raise UserError(f"{word}: study=NAME names the runs itself; drop one of them")
+    every = grid.points(arguments or [], config_dir=config_dir, plugins=plugins or [])
+    found = [point for point in every if (point.run_dir / "eval.jsonl").is_file()]
+    name = next(word for word in every[0].arguments if word.startswith("study=")).partition("=")[2]
+    if missing := len(every) - len(found):
+        warn(f"study={name}: {missing} of {len(every)} points are not evaluated yet")
+    if not found:
+        raise UserError(f"study={name}: nothing is evaluated; run {every[0].command}")
+    rows = load.load([point.run_dir for point in found], say=warn)
+    return load.asked(rows, {point.run_id: point.config.eval for point in found}), name
+
+
+def _write(rows: "DataFrame", out: Path, as_json: bool, *, again: bool = False) -> None:
+    """Writes the report, and prints its summary or the curves."""
+    from lengthgen.report import report, statistics
+
+    sections = report.sections(rows)
+    page, *_ = report.write(rows, sections, out, again=again)
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))

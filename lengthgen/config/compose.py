@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE | re.ASCII)
 WORDS = re.compile(r"[\w ./:@+-]+")  # nothing of a list or a sweep; Hydra takes no other letters
 GLOBAL = "# @package _global_"  # the first line of a file that sets keys of several groups
+GRID = "grid"  # the axes of a study, which config/study.py reads
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -136,7 +137,7 @@ def beneath(
 def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[str]:
     """Returns the keys and groups that overrides set.
 
-    A group that is chosen replaces all that is said of it; a task or experiment, which sets keys of
+    A group that is chosen replaces all that is said of it; a task or study, which sets keys of
     several groups, replaces these.
     """
     replaced = set[str]()
@@ -192,16 +193,17 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
     every = _parse([*user_overrides(overrides, config_dir=config_dir), *overrides])
-    none = ("experiment", None)  # the default, which Hydra takes from its own file alone
+    none = ("study", None)  # the default, which Hydra takes from its own file alone
     every = [override for override in every if (override.key_or_group, override.value()) != none]
     for override in every:
         _refuse_unknown_choice(override, folders, config_dir)
     plain = _composed([str(override.input_line) for override in every], config_dir)
+    plain.pop(GRID, None)
     if "task" in plain:
         task = plain.pop("task")
         for override in parsed:
             group, word = override.key_or_group, str(override.input_line)
-            chosen = group in ("corpus", "experiment")
+            chosen = group in ("corpus", "study")
             if chosen and "corpus" in _replaced_by([word], config_dir=config_dir):
                 name = task.get("name")
                 raise UserError(f"{word}: task={name} makes its own text; drop one of them")
@@ -457,7 +459,7 @@ def _refuse_unknown_choice(
     """
     group, known = override.key_or_group, folders.get(override.key_or_group, {})
     name = override.get_value_element_as_str()
-    file = known.get(name) if group in ("task", "experiment") else None
+    file = known.get(name) if group in ("task", "study") else None
     if file is not None and not _is_global(file):
         raise UserError(f"{file}: its first line must be {GLOBAL}: it sets keys of other groups")
     is_choice = known and group != VARIANT and not override.is_delete()

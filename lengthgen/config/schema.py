@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lengthgen.config import compose
+from lengthgen.config import compose, study
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.sections import Section, flatten, number, validate
 from lengthgen.errors import UserError, suggestion
@@ -469,6 +469,7 @@ def from_overrides(
 
     Raises UserError as `from_plain` does.
     """
+    overrides = study.first_point(overrides, config_dir=config_dir)
     plain = compose.compose(overrides, config_dir=config_dir)
     plain["plugins"] = plugin_files.give(plugins)
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}

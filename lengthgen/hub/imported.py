@@ -52,7 +52,7 @@ def import_model(
     here = Path(source).expanduser().is_dir()
     name = name or Path(os.path.abspath(source if here else source.partition("@")[0])).name
     name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:63]
-    if not isinstance(compose.values([f"experiment={name}"])["experiment"], str):
+    if not isinstance(compose.values([f"study={name}"])["study"], str):
         name = f"_{name}"  # 1e5 and true are no words
     config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
     if (config.run_dir / "DONE").exists():
@@ -139,8 +139,8 @@ def _config(
     return config.model_copy(update={"train": train})
 
 
-def _experiment(config: Config) -> bytes:
-    """Returns the YAML of an experiment that trains the model further: --config-dir RUN/conf."""
+def _study(config: Config) -> bytes:
+    """Returns the YAML of a study that trains the model further: --config-dir RUN/conf."""
     plain = to_plain(config)
     chosen: dict[str, Any] = {key: plain[key] for key in ("model", "scheme")}
     chosen["corpus"] = {key: plain["corpus"][key] for key in ("tokenizer", "bos")}
@@ -167,4 +167,4 @@ def _write(config: Config, weights: Weights) -> None:
             path = Path(config.train.init_from.path) / "tokenizer.json"
             replace_file(kept, read_bytes(path))
         (aside / "conf").mkdir()
-        replace_file(aside / f"conf/experiment/{config.model.name}.yaml", _experiment(config))
+        replace_file(aside / f"conf/study/{config.model.name}.yaml", _study(config))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from lengthgen.config.schema import Config, to_plain
+from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError, first_line
 from lengthgen.evaluation.rows import stored
 from lengthgen.files import Unreadable, is_there, read_rows, replace_file
@@ -108,6 +108,19 @@ def only(rows: pd.DataFrame, measured: Sequence[Mapping[str, Any]]) -> pd.DataFr
     asked = pd.DataFrame(measured, columns=keys).astype({"targets": "float64"}).drop_duplicates()
     found = rows[keys].merge(asked, how="left", indicator=True)["_merge"] == "both"
     return rows.loc[found.to_numpy()]
+
+
+def asked(rows: pd.DataFrame, settings: Mapping[str, Eval]) -> pd.DataFrame:
+    """Returns the rows that the settings of each run ask for, without what else was measured."""
+
+    def is_asked(row: Any) -> bool:
+        own = settings[row.run]
+        variants = {None, *own.variants, *own.reference_variants}
+        targets = pd.isna(row.targets) or row.targets == own.targets
+        is_cell = row.protocol in own.protocols and row.length in own.lengths
+        return is_cell and row.variant in variants and row.precision == own.precision and targets
+
+    return rows[[is_asked(row) for row in rows.itertuples()]]
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lengthgen import pipeline
-from lengthgen.config import compose
+from lengthgen.config import study
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.errors import UserError
 
@@ -15,7 +15,8 @@ from lengthgen.errors import UserError
 class Point:
     """One run of a sweep: the arguments of its `lengthgen train`, and the configuration of that.
 
-    `varied` holds the keys in which the sweep's points differ, with this point's values.
+    `varied` holds the keys in which the sweep's points differ, with this point's values: an empty
+    one where only other blocks of a study set the key.
     """
 
     arguments: list[str]
@@ -33,7 +34,7 @@ class Point:
     @property
     def title(self) -> str:
         """The swept values; the run's name if there are none."""
-        return " ".join(f"{k}={v}" for k, v in self.varied.items()) or self.run_id
+        return " ".join(f"{k}={v}" for k, v in self.varied.items() if v) or self.run_id
 
     @property
     def submission(self) -> list[str]:
@@ -63,11 +64,16 @@ def points(
     Raises UserError, before any point is run, if one of them is no valid configuration, or if two
     would be the same run.
     """
-    grid = compose.expand(overrides, config_dir=config_dir)
-    differs = [len(set(values)) > 1 for values in zip(*grid, strict=True)]
-    runs: dict[str, Point] = {}
+    grid = study.expand(overrides, config_dir=config_dir)
+    values: list[dict[str, str]] = []
     for chosen in grid:
-        swept = [override for override, varies in zip(chosen, differs, strict=True) if varies]
+        split = [word.partition("=") for word in chosen]
+        values.append({key: value for key, _, value in split})
+    keys = dict.fromkeys(key for point in values for key in point)
+    differs = [key for key in keys if len({point.get(key) for point in values}) > 1]
+    runs: dict[str, Point] = {}
+    for chosen, own in zip(grid, values, strict=True):
+        swept = [f"{key}={own[key]}" for key in differs if key in own]
         try:
             config = from_overrides(chosen, config_dir=config_dir, plugins=plugins)
             config = pipeline.validate(config)
@@ -75,7 +81,7 @@ def points(
             named = not swept or str(error).startswith(tuple(swept))
             raise UserError(str(error) if named else f"{' '.join(swept)}: {error}") from None
         words = train_arguments(chosen, config_dir=config_dir, plugins=plugins)
-        varied = dict(word.split("=", 1) for word in swept)
+        varied = {key: own.get(key, "") for key in differs}
         point = Point(arguments=words, varied=varied, config=config)
         other = runs.setdefault(point.run_id, point)
         if other is not point:

@@ -31,8 +31,8 @@ def identified(config: Config) -> Config:
         other = {f"model.{k}": x for k, x in there.items() if k in differ}
         if other:
             remedy = given = " ".join(compose.overrides_of(other))
-            if not base.train.tokens:  # it was imported, with an experiment
-                remedy = f"--config-dir {run_dir}/conf experiment={base.model.name}"
+            if not base.train.tokens:  # it was imported, with a study
+                remedy = f"--config-dir {run_dir}/conf study={base.model.name}"
             raise UserError(f"{run_dir.name} has {given}; give {remedy}")
     except UserError as error:
         raise UserError(f"train.init_from: {error}") from None

@@ -79,7 +79,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("train --gpu 2", "No such option: --gpu (Possible options: --cfg, --gpus, --plugin)"),
         ("train --train.lr=1e-3", "--train.lr: keys have no dashes; give train.lr=1e-3"),
         ("sweep --seed 1", "--seed: keys have no dashes; give seed=VALUE"),
-        ("train --config-name base", "--config-name: a file of overrides is an experiment: give"),
+        ("train --config-name base", "--config-name: a file of overrides is a study: give"),
         ("train -cp conf", "-cp: give --config-dir DIR, a folder of custom groups"),
         ("train --info all", "--info: give --cfg job, which prints it all"),
         ("train --cfg hydra", "--cfg hydra: a run has one configuration; give --cfg job"),

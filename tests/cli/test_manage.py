@@ -112,7 +112,7 @@ CONFIGURATIONS = [
     "task=copy task.name=my_copy scheme=nope",
     "task=copy task.examples=300 train.length=80 train.batch_tokens=160",
     "model.arch=encoder_decoder scheme=t5 eval.lengths=[2T,4T]",
-    "experiment=leaderboard train.steps=7",
+    "study=leaderboard train.steps=7",
 ]
 
 
@@ -289,24 +289,24 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
     assert compose.user_overrides(["train.tuned=none.yaml"], config_dir=None) == []
     defaults.write_text("train: {lr: 0.5, tokens: 7}\n")
     assert train("train=gpu").lr != 0.5
-    assert train("experiment=leaderboard").tokens != 7
-    defaults.write_text("experiment: leaderboard\ntrain: {lr: 0.5}\neval: {protocols: [swap]}\n")
+    assert train("study=leaderboard").tokens != 7
+    defaults.write_text("study: leaderboard\ntrain: {lr: 0.5}\neval: {protocols: [swap]}\n")
     for word, left in (  # of what a chosen file sets, the files that it begins with included
-        ("experiment=null", ["train.lr", "eval.protocols"]),
-        ("experiment=alibi_figure1_1024", []),
-        ("task=reverse", ["experiment"]),
-        ("task=reverse,copy", ["experiment"]),
+        ("study=null", ["train.lr", "eval.protocols"]),
+        ("study=alibi_figure1_1024", []),
+        ("task=reverse", ["study"]),
+        ("task=reverse,copy", ["study"]),
     ):
         own = compose.values(compose.user_overrides([word], config_dir=None))
         assert [*own] == left
-    assert train("experiment=null").tokens != train("").tokens
+    assert train("study=null").tokens != train("").tokens
     defaults.write_text("train: {tuned: none.yaml}\n")  # a run has rates of its own
     assert overrides_of(config_of("scheme=xpos", "train.lr=1e-3"))[0] == "scheme=xpos"
-    for corpus, experiment in (("task: copy", "leaderboard"), ("corpus: pg19", "addition_formats")):
+    for corpus, study in (("task: copy", "leaderboard"), ("corpus: pg19", "addition_formats")):
         defaults.write_text(f"{corpus}\n")
-        own = job(f"experiment={experiment}")
+        own = job(f"study={study}")
         defaults.write_text("")
-        assert own == job(f"experiment={experiment}")
+        assert own == job(f"study={study}")
 
 
 def test_defaults_say_where_runs_are_and_mistakes_are_named(

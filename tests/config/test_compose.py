@@ -34,17 +34,17 @@ def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() 
     assert path == "/a, b (c)/*.txt"
 
 
-def test_a_folder_of_the_users_own_adds_choices_and_experiments(tmp_path: Path) -> None:
+def test_a_folder_of_the_users_own_adds_choices_and_studies(tmp_path: Path) -> None:
     mine = "# Mine.\nname: mine\nparts: {}\n"
     text = "# @package _global_\n# Why.\ndefaults: [override /scheme: alibi, _self_]\nseed: 5\n"
-    files = {"scheme/mine.yaml": mine, "experiment/paper.yaml": text}
+    files = {"scheme/mine.yaml": mine, "study/paper.yaml": text}
     folder = write(tmp_path / "it's, mine", files)
     assert section("scheme", "scheme=mine", config_dir=folder)["name"] == "mine"
     assert "mine" in compose.choices("scheme", config_dir=folder)
     assert compose.describe(compose.choices("scheme", config_dir=folder)["mine"]) == "Mine."
     assert "scheme=mine" in compose.completions("scheme=m", config_dir=folder)
-    assert section("scheme", "experiment=paper", config_dir=folder)["name"] == "alibi"
-    assert composed("experiment=paper", config_dir=folder)["seed"] == 5
+    assert section("scheme", "study=paper", config_dir=folder)["name"] == "alibi"
+    assert composed("study=paper", config_dir=folder)["seed"] == 5
     assert composed(config_dir=compose.conf_dir()) == composed()
 
 

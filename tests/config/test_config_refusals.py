@@ -151,13 +151,13 @@ FILES = {  # of the user's own, as conf/scheme/mine.yaml
 
 
 @pytest.mark.parametrize("content", FILES, ids=[str(i) for i in range(len(FILES))])
-@pytest.mark.parametrize("word", ["scheme=mine", "experiment=paper"])
+@pytest.mark.parametrize("word", ["scheme=mine", "study=paper"])
 def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "scheme" / "mine.yaml"
     path.parent.mkdir()
     path.write_bytes(content)
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "paper.yaml").write_text(OWN.format("mine"))
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "paper.yaml").write_text(OWN.format("mine"))
     assert FILES[content].format(path=path) in refusal(word, config_dir=tmp_path)
 
 
@@ -170,10 +170,10 @@ def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "scheme" / "rope.yaml").write_text("name: rope\n")
     assert "scheme=rope exists already" in refusal("scheme=rope", config_dir=tmp_path)
     (tmp_path / "scheme" / "rope.yaml").unlink()
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "paper.yaml").write_text(OWN.format("rpoe"))
-    assert "Could not find 'scheme/rpoe'" in refusal("experiment=paper", config_dir=tmp_path)
-    for word in ("task=mine", "experiment=mine"):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "paper.yaml").write_text(OWN.format("rpoe"))
+    assert "Could not find 'scheme/rpoe'" in refusal("study=paper", config_dir=tmp_path)
+    for word in ("task=mine", "study=mine"):
         own = write(tmp_path, {f"{word.replace('=', '/')}.yaml": "train: {lr: 0.1}\n"})
         assert "mine.yaml: its first line must be # @package" in refusal(word, config_dir=own)
         own = write(tmp_path, {f"{word.replace('=', '/')}.yaml": OWN.format("rope") + "scheme:\n"})

@@ -210,7 +210,7 @@ def test_a_budget_of_steps_is_the_run_of_as_many_tokens(tmp_path: Path) -> None:
     steps, tokens = (config_of(word) for word in ("train.steps=7", f"train.tokens={7 * 4096}"))
     assert (steps.train.steps, steps.run_id) == (7, tokens.run_id)
     assert to_plain(from_plain(to_plain(steps))) == to_plain(tokens)
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment/mine.yaml").write_text("# @package _global_\ntrain: {steps: 7}\n")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/mine.yaml").write_text("# @package _global_\ntrain: {steps: 7}\n")
     for n, word in ((5, "train.tokens=20480"), (6, "train.steps=6"), (7, "seed=1")):
-        assert config_of("experiment=mine", word, config_dir=tmp_path).train.steps == n
+        assert config_of("study=mine", word, config_dir=tmp_path).train.steps == n

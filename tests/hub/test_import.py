@@ -268,14 +268,14 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     assert torch.equal(ours, logits(our_model(run_dir), some_tokens(T)))
     further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
     config_dir = f"--config-dir={run_dir / 'conf'}"
-    ran = here("train", config_dir, *TEXT, "experiment=theirs_v1", root, *further)
-    given = compose.read(run_dir / "conf/experiment/theirs_v1.yaml")["train"]
+    ran = here("train", config_dir, *TEXT, "study=theirs_v1", root, *further)
+    given = compose.read(run_dir / "conf/study/theirs_v1.yaml")["train"]
     assert (given["lr"], given["batch_tokens"]) == (1e-4, 4096)
     begins = "begins with the weights of " + run_dir.name
     assert begins in ran.err, ran
     assert here("train", f"--from={run_dir}", *further, root).out == ran.out  # the same run
     ran = here("train", f"train.init_from={run_dir}", *TEXT, root)
-    assert f"; give {config_dir.replace('=', ' ')} experiment=theirs_v1" in ran.error
+    assert f"; give {config_dir.replace('=', ' ')} study=theirs_v1" in ran.error
     moved = (tmp_path / "runs").rename(tmp_path / "moved") / run_dir.name
     assert here("eval", *words(moved), "--lengths=24").code == 0
 
@@ -350,7 +350,7 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
     monkeypatch.chdir(shutil.copytree(good, tmp_path / ".theirs v1.0"))
     assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
     ran = here("import", ".", "--name=1e5", *TEXT, f"runtime.root={tmp_path}")
-    assert "/rope-_1e5-" in ran.out  # since experiment=1e5 is no word
+    assert "/rope-_1e5-" in ran.out  # since study=1e5 is no word
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {  # keys of models on the Hub that change nothing

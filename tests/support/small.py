@@ -43,8 +43,8 @@ SMALL_TASK = [
 ]
 # What a search and the tuning of rates take: they measure at T alone.
 MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.max_context", "eval.ref"))]
-FRESH = "train.init_from=null"  # the runs that an experiment begins with are not here
-CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "experiment=")
+FRESH = "train.init_from=null"  # the runs that a study begins with are not here
+CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "study=")
 VOCAB = 50
 
 

@@ -420,7 +420,7 @@ def test_arguments_decide_how_much_is_answered(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("experiment=alibi_figure1", "experiment=alibi_figure1: task=copy makes its own text; "),
+        ("study=alibi_figure1", "study=alibi_figure1: task=copy makes its own text; "),
         ("task.lenght=3", "task.lenght: unknown key; did you mean task.length?"),
         ("task.longest=2 eval.lengths=[1]", "task.longest=2: copy has no longer tests, and is"),
         ("task.arguments.times=x", "task.arguments.times: 'x' should be a valid integer"),
