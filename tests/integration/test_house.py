@@ -10,19 +10,19 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 1322,  # 700, was 1285; report of a study; memory, show, rm, data, search, --from, --force, --json, import; runs/*
+    "cli": 1322,  # 700, was 1285; report of a study; memory, show, search, --from, import; runs/*
     "api": 157,  # 130; an example of each function, plugins
     "sweep": 827,  # 550, was 821; blocks of a study; Optuna, Slurm; failed starts
     "pipeline": 241,  # 180, was 238; validation, what eval adds, --force; of which run a refusal is
     "tracking": 390,  # 200; report, facts, sweeps, TensorBoard, again; its full disk
-    "report": 1985,  # 1600, was 1972; what a study asks; probes, dark mode, what eval asked; a text left out, marks
+    "report": 1985,  # 1600, was 1972; what a study asks; probes, dark mode; a text left out
     "evaluation": 1227,  # 1150, was 1220; refusals, validation, long windows singly, NaN
     "training": 474,  # 400, was 468; validation, Muon, checkpoints, kept weights; layers under DDP
     "runs": 893,  # 750, was 874; kept weights; uploads, Windows, signals, srun; containers
     "model": 1560,  # 1300; dropout, fused remaps, plugins, blocks; unused parameters
     "data": 1409,  # 1185, was 1367; SentencePiece, Hub, NFC, formats; sha256 of the cache; groups
     "schemes": 1085,  # 1045; without schemes; digests of code, void parts, masks of void ones
-    "config": 1676,  # 900, was 1568; the grid of a study; kept steps; a run changed, typos; own tasks; what Tab offers
+    "config": 1676,  # 900, was 1568; the grid of a study; kept steps; a run changed; Tab
     "errors, escaping, files, terminal": 521,  # was 506; killed exports
     "tasks": 1059,  # without tasks; mistakes of a task's inventor
     "probes": 408,  # without probes; variants, axes, edited definitions, mistakes
