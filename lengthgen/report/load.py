@@ -120,7 +120,7 @@ def asked(rows: pd.DataFrame, settings: Mapping[str, Eval]) -> pd.DataFrame:
         is_cell = row.protocol in own.protocols and row.length in own.lengths
         return is_cell and row.variant in variants and row.precision == own.precision and targets
 
-    return rows[[is_asked(row) for row in rows.itertuples()]]
+    return rows.loc[[is_asked(row) for row in rows.itertuples()]]
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:
