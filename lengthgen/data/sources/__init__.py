@@ -12,6 +12,7 @@ from lengthgen.config.sections import arguments
 
 Say = Callable[[str], None]
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
+GROUPS_HELD_OUT = 4  # one group in so many, of those that have one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +85,19 @@ def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Itera
     """Yields the documents of a split. Raises UserError for any error of a source, with its line.
 
     With corpus.held_out=tuning both splits come from the training documents: 1 in 20 by hash, and
-    the first one, validate. Those of validation are never read then.
+    the first one, validate. Of documents with a group, 1 in 4 groups and the first one do, so that
+    none is in both splits. Those of validation are never read then.
     """
     is_tuning = corpus.held_out == "tuning"
     with classes.errors_of(type(source), where="corpus.source"):
         read = source.read(held_out=held_out and not is_tuning)
-        for i, document in enumerate(d for d in read if not is_tuning or d.text):
+        first = ""
+        for document in (d for d in read if not is_tuning or d.text):
             if is_tuning:  # not the hash of the name alone: sources choose validation by it
-                chosen = i == 0 or name_hash(f"tuning {document.name}") % HELD_OUT == 0
+                group = document.group or document.name
+                every = GROUPS_HELD_OUT if document.group else HELD_OUT
+                first = first or group
+                chosen = group == first or name_hash(f"tuning {group}") % every == 0
                 if chosen != held_out:
                     continue
             yield document

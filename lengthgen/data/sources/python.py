@@ -1,4 +1,4 @@
-"""Documents of the corpus python: sources of a few projects, pinned by the hash of their wheels."""
+"""Documents of the corpus python: sources of many projects, pinned by the hash of their wheels."""
 
 import os
 import re
@@ -8,15 +8,22 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import TypedDict
 
 from lengthgen.config.compose import conf_dir
-from lengthgen.data.sources import Document, Source
+from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
 
+PROJECT_BYTES = 2_400_000  # of a project: 3 % of training
+PROJECT_FILES = 5  # of a project of validation: 4 % of 128 endpoints
 LONG_BYTES = 55_000  # at about 3.3 bytes per token of a 4k BPE: 16,384 tokens and more
-LEFT_OUT = {"test", "tests", "testing", "conftest.py", "benchmarks", "_antlr"}
+LEFT_OUT = {
+    *("test", "tests", "testing", "conftest.py", "benchmarks", "_antlr"),
+    *("vendor", "_vendor", "vendored", "_vendored", "third_party", "extern", "externals"),
+}
 GENERATED = re.compile(rb"(?i)do not (edit|modify)|auto-?generated|generated (by|from|with)")
 HEAD_BYTES = 500  # where a generated file is marked as such
 MOST_DIGITS = 0.2  # of the characters that are not blank; a file with more is a table
@@ -29,10 +36,21 @@ PIP = [
 ]
 
 
+class Project(TypedDict):
+    """A wheel as conf/corpus/python.toml pins it."""
+
+    wheel: str
+    license: str
+    bytes: int
+    sha256: str
+
+
 class Python(Source):
     """Sources of the projects in conf/corpus/python.toml, which says who is held out.
 
-    Of those of validation only files >= LONG_BYTES are read: extrapolation is measured on them.
+    Of those of validation only files >= LONG_BYTES are read: extrapolation is measured on them. No
+    project prevails: its files are taken in the order of the hashes of their paths, up to
+    PROJECT_BYTES, and those of validation up to PROJECT_FILES. A document is named PROJECT/path.
     """
 
     tokenizer_every = 4  # 25 MB, a quarter of the time
@@ -40,33 +58,40 @@ class Python(Source):
     def __init__(self) -> None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         self.folder = Path(cache) / "lengthgen" / "wheels"  # for all runs of this account
-        projects = tomllib.loads((conf_dir() / "corpus/python.toml").read_text(encoding="utf-8"))
-        self.wheels = {  # sha256 by the name of the file, by split
-            split: {project["wheel"]: project["sha256"] for project in of_split.values()}
-            for split, of_split in projects.items()
-        }
+        text = (conf_dir() / "corpus/python.toml").read_text(encoding="utf-8")
+        self.projects: dict[str, dict[str, Project]] = tomllib.loads(text)  # by split, by name
 
-    def data_key(self) -> dict[str, str]:
-        return self.wheels["train"] | self.wheels["validation"]
+    def data_key(self) -> dict[str, dict[str, Project]]:
+        return self.projects
 
     def description(self) -> str:
-        missing = [name for name in self.data_key() if not (self.folder / name).exists()]
+        projects = self._wheels().values()
+        missing = [p for p in projects if not (self.folder / p["wheel"]).exists()]
         if missing:
-            return f"downloading {len(missing)} wheels (66 MB in all) to {self.folder}"
-        return f"reading {len(self.data_key())} projects in {self.folder}"
+            n_bytes = sum(project["bytes"] for project in missing)
+            return f"downloading {len(missing)} wheels ({n_bytes / 1e6:.0f} MB) to {self.folder}"
+        return f"reading {len(projects)} projects in {self.folder}"
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
-        fetch(self.data_key(), self.folder)
-        for name in self.wheels["validation" if held_out else "train"]:
-            with zipfile.ZipFile(self.folder / name) as wheel:
-                for path, content in code_files(wheel):
-                    if not held_out or len(content) >= LONG_BYTES:
-                        yield Document(name=path, text=content.decode())
+        fetch(self._wheels(), self.folder)
+        for project, about in self.projects["validation" if held_out else "train"].items():
+            n_bytes = 0
+            with zipfile.ZipFile(self.folder / about["wheel"]) as wheel:
+                files = code_files(wheel, at_least=LONG_BYTES if held_out else 1)
+                for path, content in islice(files, PROJECT_FILES if held_out else None):
+                    n_bytes += len(content)
+                    if n_bytes > PROJECT_BYTES:
+                        break
+                    name = f"{project}/{path}"
+                    yield Document(name=name, text=content.decode(), group=project)
+
+    def _wheels(self) -> dict[str, Project]:
+        return self.projects["train"] | self.projects["validation"]
 
 
-def fetch(wheels: Mapping[str, str], folder: Path) -> None:
+def fetch(projects: Mapping[str, Project], folder: Path) -> None:
     """Downloads the wheels that are not in a folder with their sha256. Raises UserError."""
-    paths = {folder / name: sha256 for name, sha256 in wheels.items()}
+    paths = {folder / project["wheel"]: project["sha256"] for project in projects.values()}
     missing = {p: sha for p, sha in paths.items() if not p.exists() or sha256_of(p) != sha}
     if not missing:
         return
@@ -89,16 +114,19 @@ def fetch(wheels: Mapping[str, str], folder: Path) -> None:
             (Path(aside) / path.name).replace(path)
 
 
-def code_files(wheel: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
-    """Yields name and content of hand-written code, each text once, sorted by name.
+def code_files(wheel: zipfile.ZipFile, *, at_least: int) -> Iterator[tuple[str, bytes]]:
+    """Yields path and content of hand-written code, each text once, in the order of path hashes.
 
-    Left out: tests, generated files, tables, files that are not UTF-8.
+    Left out: tests, copies of other projects, generated files, tables, files that are not UTF-8 or
+    have fewer bytes than `at_least`.
     """
     known: set[bytes] = set()
-    for name in sorted(wheel.namelist()):
+    for name in sorted(wheel.namelist(), key=name_hash):
         parts = PurePosixPath(name).parts
         is_test = any(part.startswith("test_") for part in parts)
         if not name.endswith(".py") or is_test or not LEFT_OUT.isdisjoint(parts):
+            continue
+        if wheel.getinfo(name).file_size < at_least:
             continue
         content = wheel.read(name)
         if content not in known and _is_code(content):
