@@ -13,6 +13,7 @@ import math
 import re
 import statistics
 import sys
+import tomllib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -279,6 +280,22 @@ def table(study: str, title: str = "") -> str:
         return f"<details markdown>\n<summary>All tables</summary>\n\n{page}\n</details>"
     [below] = re.findall(rf"^({title}.*\n\n(?:\|.*\n)+)", page, re.M)
     return below
+
+
+def projects() -> str:
+    """Returns the table of the projects of the corpus python by licence, with their versions."""
+    pinned = tomllib.loads((DOCS.parent / "conf/corpus/python.toml").read_text(encoding="utf-8"))
+    named: dict[str, dict[str, list[str]]] = {}
+    for split, of_split in pinned.items():
+        for project, about in of_split.items():
+            parts = named.setdefault(about["license"], {"train": [], "validation": []})
+            parts[split].append(f"{project} {about['wheel'].split('-')[1]}")
+    head = ["| licence | training | held out |", "|---|---|---|"]
+    cells = ([", ".join(names) or "-" for names in named[key].values()] for key in sorted(named))
+    lines = (
+        f"| {key} | {' | '.join(row)} |" for key, row in zip(sorted(named), cells, strict=True)
+    )
+    return "\n".join([*head, *lines])
 
 
 def include(path: str) -> str:

@@ -2,6 +2,8 @@
 
 import gzip
 import hashlib
+import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,18 @@ from small_corpora import files, load, names, read_all, shipped, synthetic, writ
 
 from lengthgen.config.schema import Config, from_overrides
 from lengthgen.data import corpora
-from lengthgen.data.sources.python import Python
+from lengthgen.data.sources.python import (
+    LONG_BYTES,
+    PROJECT_BYTES,
+    PROJECT_FILES,
+    Project,
+    Python,
+)
 from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
 from lengthgen.data.sources.stdlib import Stdlib
 from lengthgen.data.sources.synthetic import Synthetic
 from lengthgen.errors import UserError
+from lengthgen.files import sha256_of
 from lengthgen.pipeline import validate
 
 
@@ -132,6 +141,16 @@ def test_tuning_splits_the_training_documents_and_reads_no_others(tmp_path: Path
     assert any(document.text for document in read_all(files(few, held_out="tuning"))[1])
 
 
+def test_tuning_holds_out_whole_groups(tmp_path: Path) -> None:
+    named = DOCUMENT.replace("text=", "group='abcdefghijklmnopqrstuvwxyz'[step % 26], text=")
+    text = FILE.replace(DOCUMENT, named)
+    words = ["corpus.documents=200", "corpus.held_out=tuning"]
+    train, held_out = read_all(configured(tmp_path, *words, text=text).corpus)
+    assert len(train) + len(held_out) == 200
+    assert not {d.group for d in train} & {d.group for d in held_out}
+    assert 3 <= len({d.group for d in held_out}) <= 13
+
+
 @pytest.mark.slow
 def test_the_standard_library_is_split_into_mostly_training_with_long_documents_in_both() -> None:
     train, validation = read_all(shipped("corpus=stdlib"))
@@ -161,7 +180,8 @@ def test_tests_tables_and_packages_are_no_library_and_encodings_declared(tmp_pat
     assert {d.name: d.text for d in documents} == {"argparse.py": text, "json/tool.py": "x = 1\n"}
 
 
-DOCUMENTS = "05bf4cf4d66f1ce4"  # sha256 of their names and texts
+LICENSES = {"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "Unlicense"}
+DOCUMENTS = "eef425ce661abffe"  # sha256 of their names and texts
 
 
 @pytest.mark.slow
@@ -174,6 +194,61 @@ def test_the_pinned_documents_are_those_of_every_machine() -> None:
     for document in documents:
         digest.update(f"{document.name}\0{document.text}\0".encode())
     assert digest.hexdigest()[:16] == DOCUMENTS
+    tuned = shipped("corpus=python", "corpus.held_out=tuning")
+    splits = [[*source.read(held_out=held_out)] for held_out in (False, True)]
+    for (train, held_out), n_groups, largest in (
+        (splits, 24, 0.05),
+        (read_all(tuned), 10, 0.1),
+    ):
+        assert not {d.group for d in train} & {d.group for d in held_out}
+        n_bytes, n_long = Counter[str](), Counter[str]()
+        for document in train:
+            n_bytes[document.group] += len(document.text.encode())
+        for document in held_out:
+            n_long[document.group] += len(document.text.encode()) >= LONG_BYTES
+        assert max(n_bytes.values()) <= largest * n_bytes.total()
+        assert sum(n > 0 for n in n_long.values()) >= n_groups
+    assert n_long.total() >= 50
+    n_long = Counter(d.group for d in splits[1])
+    assert n_long.total() >= 128 >= 10 * max(n_long.values())
+
+
+def test_projects_are_many_free_to_redistribute_and_soon_downloaded() -> None:
+    projects = Python().projects
+    assert len(projects["train"]) >= 40
+    assert len(projects["validation"]) >= 24
+    assert not {*projects["train"]} & {*projects["validation"]}
+    both = [about for split in projects.values() for about in split.values()]
+    assert {about["license"] for about in both} <= LICENSES
+    assert sum(about["bytes"] for about in both) <= 90_000_000
+
+
+def test_a_project_is_read_up_to_its_share_in_an_order_that_is_not_that_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = Python()
+    source.folder.mkdir(parents=True)
+    long = {f"a/{i:02}.py": f"# {i}\n" + "x = y\n" * 66_000 for i in range(20)}
+    left_out = {"a/_vendor/b.py": "b = c\n", "a/tests/c.py": "c = d\n", "a/d.txt": "d"}
+    short = {"a/short.py": "e = f\n"}
+    for name, texts in (("big", long), ("small", short | left_out | {"a/copy.py": "e = f\n"})):
+        with zipfile.ZipFile(source.folder / f"{name}.whl", "w") as wheel:
+            for path, text in texts.items():
+                wheel.writestr(path, text)
+    project: dict[str, Project] = {
+        name: {"wheel": path.name, "license": "MIT", "bytes": 1, "sha256": sha256_of(path)}
+        for name in ("big", "small")
+        for path in [source.folder / f"{name}.whl"]
+    }
+    source.projects = {"train": project, "validation": project}
+    train, held_out = ([*source.read(held_out=h)] for h in (False, True))
+    big = [d.name for d in train if d.group == "big"]
+    assert PROJECT_BYTES - 400_000 < sum(len(d.text) for d in train) <= PROJECT_BYTES + 10
+    assert {*big} <= {f"big/{path}" for path in long}
+    assert big != sorted(big)
+    assert len([d for d in train if d.group == "small"]) == 1  # of two that are equal
+    assert [d.name for d in held_out] == big[:PROJECT_FILES]
 
 
 @pytest.mark.slow
@@ -183,7 +258,9 @@ def test_without_a_network_the_corpus_that_needs_none_is_named(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    with pytest.raises(UserError, match=r"cannot download 14 wheels .*use corpus=stdlib") as caught:
+    with pytest.raises(
+        UserError, match=r"cannot download \d+ wheels .*use corpus=stdlib"
+    ) as caught:
         next(Python().read(held_out=False))
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.glob("lengthgen/wheels/*")]
