@@ -30,7 +30,7 @@ PACKAGE = {
     "hub": 1130,  # 700; layouts of transformers, an own one; memory, cards, padding
     "generation": 119,  # limits, imports
 }
-TESTS = 16_009  # 15,000; the grid of a study; kept weights; groups; numbers of a GPU, statements
+TESTS = 16_021  # 15,000; the grid of a study; kept weights; groups; numbers of a GPU, statements
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
 PART = 305
 FRAME = ("__init__.py", "base.py", "run.py", "cli.py", "register.py")

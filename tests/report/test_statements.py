@@ -32,12 +32,26 @@ PAGES = ["README.md", "docs/leaderboard.md"] + [
 ]
 STATED = sorted({*PAGES, *(statement["in"] for statement in STATEMENTS)})
 HEADLINE = re.compile(r"^#.*|\*\*.+?\*\*", re.MULTILINE)
-WORDS = {"holds": "flat", "flat": "flat", "gains": "uses", "uses": "uses"}
-WORDS |= {"breaks": "harmed", "fails": "harmed", "harmed": "harmed"}
+WORDS = {
+    **{"holds": "flat", "flat": "flat", "gains": "uses", "uses": "uses"},
+    **{"breaks": "harmed", "fails": "harmed", "harmed": "harmed"},
+}
 MEASURED = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]|[MkB]\b)|\b(?!95)\d+ %")
-texts = cache(lambda study: select(load([RESULTS / study])))  # of tasks several
-rows = cache(lambda study: texts(study)[0].rows)
-sums = cache(lambda study, quantity: Sums(rows(study), quantity))
+
+
+@cache
+def texts(study: str) -> list[Any]:
+    """Returns the comparable rows of a study; those of each task."""
+    return [*select(load([RESULTS / study]))]
+
+
+def rows(study: str) -> Any:
+    return texts(study)[0].rows
+
+
+@cache
+def sums(study: str, quantity: Any) -> Sums:
+    return Sums(rows(study), quantity)
 
 
 def cell(study: str, name: str, length: int | None) -> CurvePoint:
@@ -75,7 +89,8 @@ def verdict(study: str, name: str, length: int) -> str:
 def right(study: str, task: str, name: str) -> str:
     """Returns the percentage of right answers at lengths beyond L, with its interval."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
-    [share] = (a.unseen for a in accuracies(of_task) if a.series == name)
+    [share] = [a.unseen for a in accuracies(of_task) if a.series == name]
+    assert share is not None, (study, task, name)
     value, low, high = (100 * x for x in (share.value, share.low, share.high))
     return f"{value:.0f} [{low:.0f}, {high:.0f}]"
 
@@ -84,7 +99,8 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     """Returns a table of series: perplexity by length, gain and verdict at the last length."""
     heads = ["series", *map(short, lengths), f"gain at {short(lengths[-1])}, nats", "verdict"]
     lines = [heads, ["---", *["--:"] * len(lengths), "---", "---"]]
-    for name in names or sorted({*rows(study)["series"]}, key=lambda s: ppl(study, s, lengths[-1])):
+    every = {name: ppl(study, name, lengths[-1]) for name in {*rows(study)["series"]}}
+    for name in names or sorted(every, key=every.__getitem__):
         at_end, shown = gain(study, name, lengths[-1]), (ppl(study, name, n) for n in lengths)
         lines += [[name, *map(text, shown), text(at_end), verdict_of(at_end) if at_end else "-"]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
