@@ -1,15 +1,16 @@
 """Length extrapolation of small causal language models, by positional scheme.
 
-`train`, `evaluate`, `results` and `load` are all there is; help(lengthgen.train) has an example.
+`train`, `evaluate`, `measure`, `results` and `load` are all there is; help(lengthgen.train) has an
+example.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lengthgen.api import evaluate, load, results, train
+    from lengthgen.api import evaluate, load, measure, results, train
 
 __version__ = "0.1.0"
-__all__ = ["evaluate", "load", "results", "train"]
+__all__ = ["evaluate", "load", "measure", "results", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import tokenizers
@@ -10,11 +10,13 @@ import tokenizers
 from lengthgen import generation, pipeline
 from lengthgen.config import compose, schema
 from lengthgen.config.sections import flatten
+from lengthgen.evaluation import callables
+from lengthgen.evaluation.callables import Logits
 from lengthgen.model.transformer import Transformer
+from lengthgen.report import report as pages
 from lengthgen.report import statistics
 from lengthgen.report.load import load as load_rows
-from lengthgen.report.load import only
-from lengthgen.report.series import select
+from lengthgen.report.load import of_model, only
 from lengthgen.runs import directory
 from lengthgen.terminal import Progress
 
@@ -62,7 +64,6 @@ def evaluate(
     lengths: int | Sequence[int] | None = None,
     protocols: str | Sequence[str] | None = None,
     variants: str | Sequence[str] | None = None,
-    checkpoints: Literal["all"] | int | Sequence[int] | None = None,
     plugins: str | Path | Sequence[str | Path] = (),
     **values: Any,
 ) -> pd.DataFrame:
@@ -73,8 +74,6 @@ def evaluate(
         lengths: Lengths in tokens, such as [512, 2048, 16384] or 512.
         protocols: Such as ["tail", "swap"] or "tail"; `lengthgen list protocols` shows them.
         variants: Training-free variants, such as ["ntk", "yarn"] or "ntk".
-        checkpoints: Of those that train.keep_checkpoints keeps "all", or the ones after about so
-            many tokens, such as [4_000_000, 8_000_000]; the last one is always evaluated.
         plugins: The python files that the run was trained with.
         values: eval and runtime as nested values, such as eval={"targets": 64}.
 
@@ -89,11 +88,8 @@ def evaluate(
     changes |= flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
-    kept = "all" if checkpoints == "all" else [int(n) for n in _listed(checkpoints)]
-    ((_, config, rows),) = pipeline.evaluate_runs(
-        [run_dir], changes, plugins=_paths(plugins), kept=kept
-    )
-    curves = _curves(only(load_rows([run_dir], checkpoints=bool(kept)), rows), bool(kept))
+    ((_, config, rows),) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
+    curves = statistics.curves(statistics.findings(only(load_rows([run_dir]), rows)))
     wanted = config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]
     return curves.loc[
@@ -103,14 +99,12 @@ def evaluate(
     ]
 
 
-def results(runs: Run | Sequence[Run] | None = None, *, checkpoints: bool = False) -> pd.DataFrame:
+def results(runs: Run | Sequence[Run] | None = None) -> pd.DataFrame:
     """Returns the curves of runs, without computing anything.
 
     Args:
         runs: A folder of runs or of a report, a run, or a list of them; by default all runs in
             runtime.root. What cannot be read is named on stderr and left out.
-        checkpoints: At the checkpoints before the last, too, where they are evaluated: a column
-            `tokens` has the number of tokens seen at each.
 
     Returns:
         A row for each corpus, series (runs of one recipe), protocol and length: its perplexity, its
@@ -129,15 +123,78 @@ def results(runs: Run | Sequence[Run] | None = None, *, checkpoints: bool = Fals
     given = directory.every(root) if runs is None else _paths(runs)
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in given]
     with Progress(is_main=True) as show:
-        return _curves(load_rows(paths, checkpoints=checkpoints, say=show.say), checkpoints)
+        return statistics.curves(statistics.findings(load_rows(paths, say=show.say)))
 
 
-def _curves(rows: pd.DataFrame, checkpoints: bool) -> pd.DataFrame:
-    """Returns the curves of runs at their last checkpoint, or at all."""
-    if not checkpoints:
-        return statistics.curves(statistics.findings(rows))
-    of_texts = [statistics.over_training(text).assign(corpus=text.text) for text in select(rows)]
-    return statistics.curves(pd.concat(of_texts, ignore_index=True))
+def measure(
+    logits: Logits,
+    documents: Sequence[str] | Sequence[Sequence[int]],
+    *,
+    lengths: int | Sequence[int],
+    protocols: str | Sequence[str] = "tail",
+    train_length: int | None = None,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    bos_id: int | None = None,
+    precision: str = "fp32",
+    name: str = "model",
+    report: str | Path | None = None,
+    **values: Any,
+) -> pd.DataFrame:
+    """Measures any model that gives logits, under the protocols of runs; returns its curve.
+
+    Args:
+        logits: A callable from token ids [B, T] to logits [B, T, V], or to an object that has them
+            as `logits`, such as a model of transformers. Nothing is assumed of positions.
+        documents: Held-out texts, or sequences of token ids.
+        lengths: Lengths in tokens, such as [512, 2048, 16384].
+        protocols: Such as ["tail", "forgetting", "retrieval"].
+        train_length: T, from which gains count; by default the longest of the lengths.
+        tokenizer: Of texts; without it, bits per byte are not known.
+        bos_id: The token before every window, if the model was trained with one.
+        precision: "bf16" calls the model under autocast.
+        name: Of the model, in tables.
+        report: A folder that a report is written to, for `lengthgen report` too.
+        values: eval and runtime as nested values, such as eval={"targets": 256}.
+
+    Returns:
+        As `results`.
+
+    Raises:
+        UserError: A length that no document has, or a value that cannot be used.
+
+    Examples:
+        >>> model = transformers.AutoModelForCausalLM.from_pretrained("state-spaces/mamba-130m-hf")
+        >>> curve = lengthgen.measure(model, documents, lengths=[512, 2048], protocols="forgetting")
+    """
+    wanted = sorted(int(n) for n in _listed(lengths))
+    changes = flatten(values)
+    compose.check_changes(changes, ("eval", "runtime"))
+    given: dict[str, Any] = {
+        **{"scheme": "nope", "model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},
+        **{"train.length": (T := train_length or wanted[-1]), "train.batch_tokens": T},
+        **{"eval.lengths": wanted, "eval.protocols": _listed(protocols)},
+        **{"eval.precision": precision, "eval.deduplicate": False},
+        **{"eval.reference_variants": [], "runtime.device": "cpu"},
+    }
+    config = schema.from_overrides(
+        compose.overrides_of(given | changes), config_dir=None, plugins=[]
+    )
+    about = {"name": "documents", "bos": bos_id is not None}
+    config = config.model_copy(
+        update={
+            "train": config.train.model_copy(update={"tokens": 0}),
+            "corpus": config.corpus.model_copy(update=about),
+            "model": config.model.model_copy(update={"name": name}),
+            "scheme": config.scheme.model_copy(update={"name": name}),
+        }
+    )
+    pipeline.check(config)
+    corpus = callables.corpus_of(documents, tokenizer=tokenizer, bos_id=bos_id)
+    with Progress(is_main=True) as show:
+        rows = of_model(callables.measured(logits, corpus, config, show), config)
+    if report is not None:
+        pages.write(rows, pages.sections(rows), Path(report))
+    return statistics.curves(statistics.findings(rows))
 
 
 def load(

@@ -290,6 +290,8 @@ class Eval(Section):
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
     decode: Annotated[Integer, Field(ge=0, le=10**6)]
+    evaluator: str | None = None
+    effective: Annotated[float, Field(gt=0, le=1)] = 0.85
 
 
 class Runtime(Section):

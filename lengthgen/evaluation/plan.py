@@ -31,6 +31,7 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
         sliding_documents=wanted.sliding_documents,
         exact_targets=wanted.exact_targets,
         longest=max(wanted.lengths),
+        evaluator=wanted.evaluator,
         examples=_examples(corpus),
     )
     if planned.examples:

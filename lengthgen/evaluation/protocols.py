@@ -42,6 +42,7 @@ class Protocol:
     divides: bool = False  # lengths must divide max_context, else other tokens would be scored
     matched: bool = False  # scored by itself, to the bit; rows keep sums over copy opportunities
     predicts: bool = False  # the most likely token is kept beside the nats of the right one
+    texts: int = 0  # that it reads in place of each window, by `scored`; 0: it reads the windows
 
     def block_of(self, length: int, config: Config) -> int:
         """Returns how many targets a window scores: all that it has, or those of its block."""
@@ -91,6 +92,12 @@ class Protocol:
     def targets(self, span: Span, plan: Plan) -> Ints:
         """Returns the tokens of a window that are scored."""
         return targets_of(span, plan.corpus)
+
+    def scored(
+        self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]
+    ) -> dict[Span, Scored]:
+        """Returns what texts of its own show, made of the spans; the processes share the work."""
+        raise NotImplementedError
 
     def rows(
         self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation

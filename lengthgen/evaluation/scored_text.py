@@ -13,6 +13,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
+from lengthgen.schemes import Scheme
 from lengthgen.terminal import Progress
 
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
@@ -44,6 +45,7 @@ class Plan:
     sliding_documents: int  # that sliding windows read: each costs max_context / stride windows
     exact_targets: int  # of each endpoint that get a window of their own
     longest: int  # of the lengths evaluated
+    evaluator: str | None = None  # the run that chooses key tokens, if not the model itself
     endpoints: tuple[Endpoint, ...] = ()
     max_context: int = 0  # targets before every endpoint, and in a block of the stream
     blocks: int = 0  # of the stream
@@ -92,13 +94,14 @@ class Plan:
         return [Endpoint(-1 - b, (b + 1) * self.max_context) for b in range(self.blocks)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
     """A run's newest checkpoint as a model, and what it is scored on."""
 
     config: Config
     plan: Plan
     model: Transformer
+    scheme: Scheme  # that it was trained with; that of a variant may be the model's now
     weights: str  # sha256 of their file
     tokens_seen: int
     ranks: Ranks

@@ -19,7 +19,7 @@ import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError, first_line
-from lengthgen.evaluation.rows import stored, stored_kept
+from lengthgen.evaluation.rows import stored
 from lengthgen.files import Unreadable, is_there, read_rows, replace_file
 from lengthgen.runs import directory, status
 
@@ -34,15 +34,18 @@ FLAGS, TEXTS = ["packed", "reference"], ["config", "environment"]  # JSON of a r
 INTEGERS = ["seed", "train_length", "tokens_seen", "max_context", "length", "n_documents"]
 NUMBERS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"]
 NUMBERS += ["copy_tokens", "targets", "token_hits", "stop_errors", "chance"]
+NUMBERS += ["score", "n_scores"]
 NUMBERS += ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
 LISTS = ["position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"]
+LISTS += ["hits", "exact", "tries"]
+OF_CONTEXT = ["score", "n_scores", "hits", "exact", "tries"]  # which rows of text alone may lack
 COLUMNS = [*NAMES, *OPTIONAL, *FLAGS, *INTEGERS, *NUMBERS, *LISTS, *TEXTS]
 TYPES: dict[str, Any] = {
     **dict.fromkeys([*NAMES, *OPTIONAL, *LISTS], object),
     **{**dict.fromkeys(FLAGS, "bool"), **dict.fromkeys(INTEGERS, "int64")},
     **{**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(TEXTS, "category")},
 }
-LOST = ["nats", "window_nats", "copy_nats", "position_nats", *LISTS[3:]]  # where a run diverged
+LOST = ["nats", "window_nats", "copy_nats", "position_nats", *LISTS[3:5]]  # where a run diverged
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a file's values
@@ -50,15 +53,8 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  
 _log = logging.getLogger(__name__)
 
 
-def load(
-    paths: Sequence[Path],
-    *,
-    checkpoints: bool = False,
-    say: Callable[[str], None] = _log.warning,
-) -> pd.DataFrame:
+def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) -> pd.DataFrame:
     """Returns the rows of runs and reports; sums are in nats, and NaN where a model diverged.
-
-    Those of `checkpoints` before the last of a run too, if asked for: `tokens_seen` tells them.
 
     `paths` are run directories, folders of reports, and folders of run directories. Of a document
     that was scored again the last row counts, and of a variant that was defined again the last
@@ -77,8 +73,6 @@ def load(
             if other := folders.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
             if rows := stored(path, run=config.run_id):
-                below = rows[-1]["tokens_seen"]
-                rows = stored_kept(path, run=config.run_id, below=below) + rows
                 tables.append(_table(pd.DataFrame(rows), path, config))
             elif (state := status.read_status(path, run=config.run_id).state) == "running":
                 raise UserError("it is being trained; report again when it is done")
@@ -104,18 +98,11 @@ def load(
     joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]
     rows = pd.concat(joined, ignore_index=True)
     newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
-    of_tokens = rows.groupby(["run", "tokens_seen"])
-    trained = of_tokens["weights"].transform("last")  # since it was trained again
+    trained = rows.groupby("run")["weights"].transform("last")  # since it was trained again
     current = (rows["parts"] == newest) & (rows["weights"].isna() | (rows["weights"] == trained))
     rows = rows[current].drop_duplicates([*CELL, "document"], keep="last")
-    rows = rows if checkpoints else rows.loc[is_last(rows)]
     rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}
     return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
-
-
-def is_last(rows: pd.DataFrame) -> Any:
-    """Returns the series that says which rows are of the last checkpoint of their run."""
-    return rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")
 
 
 def only(rows: pd.DataFrame, measured: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -189,6 +176,14 @@ def _table(rows: pd.DataFrame, path: Path, config: Config) -> pd.DataFrame:
     return typed(table.assign(**about, reference=table["variant"].isin(references)))
 
 
+def of_model(rows: Sequence[Mapping[str, Any]], config: Config) -> pd.DataFrame:
+    """Returns rows of a model that is no run, as `load` returns those of runs."""
+    about = {"recipe": config.recipe, "state": "done", "reference": False}
+    plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
+    about |= {"config": json.dumps(plain), "environment": json.dumps({"command": ""})}
+    return typed(pd.DataFrame(rows).assign(**about))
+
+
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     table = table.reindex(columns=COLUMNS).astype(TYPES)
@@ -220,8 +215,9 @@ def _saved(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(path, page_checksum_verification=True)
     except (OSError, ValueError) as error:  # pyarrow's errors are among them
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
-    if missing := [name for name in COLUMNS if name not in table]:
+    if missing := [name for name in COLUMNS if name not in {*table, *OF_CONTEXT}]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
+    table = table.reindex(columns=COLUMNS)
     return typed(table.assign(**{name: [*map(_plain, table[name])] for name in LISTS}))
 
 

@@ -67,7 +67,9 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
 
     Their short tables have these lengths. Raises UserError if nothing can be compared.
     """
-    of_texts, texts, lost = rows[rows["unit"].isna()], list[Selection](), list[str]()
+    of_rooms = {name for name in rows["protocol"].unique() if named(name).texts}
+    of_texts = rows[rows["unit"].isna() & ~rows["protocol"].isin(of_rooms)]
+    texts, lost = list[Selection](), list[str]()
     try:
         texts = select(of_texts)
     except UserError as error:

@@ -18,11 +18,11 @@ import pandas as pd
 
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.report.intervals import Estimate, Floats, compare, gap, ratio
-from lengthgen.report.series import Selection, select, short
+from lengthgen.report.series import select, short
 
 EPS = 0.01  # nats per token that count as nothing
 FACTS = ["scheme", "variant", "reference", "train_length", "n_seeds"]  # of a series
-NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark"]
+NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark", "bits"]
 
 Word = Literal["uses", "flat", "harmed", "unclear", "not trained"]
 Quantity = Callable[[pd.DataFrame], tuple["pd.Series[float]", "pd.Series[float]"]]
@@ -110,6 +110,11 @@ def copies(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
     return rows["copy_nats"].fillna(math.inf), rows["copy_tokens"].fillna(0)
 
 
+def scores(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
+    """Returns what a protocol of context scores: sums, infinite if diverged, and counts."""
+    return rows["score"].fillna(math.inf), rows["n_scores"].fillna(0)
+
+
 def used_context(losses: Mapping[int, float], train_length: int) -> int | None:
     """Returns c*, the shortest length up to T whose loss is within EPS of the lowest up to T.
 
@@ -142,7 +147,8 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     value, low, high, word, mark.
 
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
-    unknown: not comparable with it).
+    unknown: not comparable with it); bits: per byte of the scored tokens' text.
+    score: of a protocol of context, its own number.
     Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word, where
     loss(T) is that of the model as it is, also for a variant; copy_gain: G on copy opportunities;
     c_star; and note: a sentence on what limits the numbers.
@@ -155,6 +161,10 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     n_seeds = by_curve["n_seeds"].to_dict()
     points = [p for p, seeds in sums.rows.items() if len(seeds) == n_seeds[p[:2]]]  # of all seeds
     records, bases = [*_losses(rows, sums, points, facts)], unchanged(rows)
+    of_context = Sums(rows[rows["n_scores"].notna()], scores)
+    for p in of_context.rows:
+        if len(of_context.rows[p]) == n_seeds[p[:2]] and (sample := of_context.sample([p])):
+            records.append(p._asdict() | _numbers("score", sample.mean(0)))
     headline, both = rows[rows["protocol"] == HEADLINE], (sums, Sums(rows, copies))
     for series, T in zip(facts.index, facts["train_length"], strict=True):
         own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
@@ -168,13 +178,6 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
 
 
-def over_training(selection: Selection) -> pd.DataFrame:
-    """Returns the findings of series at every checkpoint; `tokens` are those seen there."""
-    every = pd.concat([selection.earlier, selection.rows])
-    tables = [findings(own).assign(tokens=n) for n, own in every.groupby("tokens_seen")]
-    return pd.concat(tables, ignore_index=True)
-
-
 def unchanged(rows: pd.DataFrame) -> dict[str, str]:
     """Returns for each series that of the model without a variant; itself where it is missing."""
     first = rows.drop_duplicates("series")
@@ -185,9 +188,17 @@ def unchanged(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def curves(findings: pd.DataFrame) -> pd.DataFrame:
-    """Returns the perplexity and loss of each series, protocol and length, with their interval."""
+    """Returns the perplexity and loss of each series, protocol and length, with their interval.
+
+    Beside them bits per byte, and under protocols of context the score with its interval.
+    """
     table = findings[findings["quantity"] == "loss"].drop(columns=["quantity", "mark"])
-    table = table.rename(columns={"value": "loss", "word": "skipped"})
+    table = table.rename(columns={"value": "loss", "word": "skipped", "bits": "bits_per_byte"})
+    names = {"value": "score", "low": "score_low", "high": "score_high"}
+    key = [*({"corpus"} & {*findings}), "series", "protocol", "length"]
+    own = findings.loc[findings["quantity"] == "score", [*key, *names]]
+    own = own.rename(columns=names)
+    table = table.merge(own, how="left", on=key)
     table = table.astype({"length": int, "loss": float})
     table = table.assign(ppl=table["loss"].map(perplexity))
     first = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
@@ -212,8 +223,12 @@ def _losses(
         }
         if compared := compare({name: losses[p].value for name, p in by_series.items()}, pairs):
             marks |= {by_series[name]: mark for name, mark in compared.marks.items()}
+    counted = rows.groupby([*CurvePoint._fields]).agg({"n_tokens": "sum", "n_bytes": "sum"})
+    of_point = counted.to_dict("index")
     for p, loss in losses.items():
-        yield p._asdict() | _numbers("loss", loss) | {"mark": marks.get(p, "")}
+        n_tokens, n_bytes = of_point[p].values()
+        bits = loss.value / math.log(2) * n_tokens / n_bytes if n_bytes else math.nan
+        yield p._asdict() | _numbers("loss", loss) | {"mark": marks.get(p, ""), "bits": bits}
     reasons = rows[rows["skipped"].notna()].groupby(["protocol", "series", "length"])["skipped"]
     for key, reason in reasons.first().items():
         if key not in losses:

@@ -104,7 +104,7 @@ def test_an_answer_is_wrong_where_it_first_differs(
         return int(wrong.get(said, right))
 
     about: dict[str, Any] = {"weights": "", "tokens_seen": 0, "ranks": ALONE, "show": QUIET}
-    evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, **about)
+    evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, scheme=NO_MODEL, **about)
     for length in config.eval.lengths:
         spans = ANSWERS.windows(length, planned)
         at = {s: range(s.end - s.scored, s.end) for s in spans}

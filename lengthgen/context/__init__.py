@@ -1,0 +1,1 @@
+"""How much of its context a model uses: what it copies, what it finds, and which tokens need it."""

@@ -1,0 +1,82 @@
+"""The forgetting curve: how far back a model copies a text that it has read.
+
+Wang et al. 2024 (Forgetting Curve, arXiv 2410.04727) let a model read [bos] x [bos] x under teacher
+forcing, and count how often the likeliest token is right in the second half of the second x, the
+first half being there to show what is asked. They compare it with [bos] y [bos] x, y other text of
+the same length. The length is that of [bos] x, the distance to the token that is to be copied, so
+that the model reads twice as many tokens. Here x ends at the endpoints of the evaluation, one for
+each document, and y is text of the document before in their order.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lengthgen.context.reading import Text, read
+from lengthgen.data.windows import Ints, Span, targets_of
+from lengthgen.evaluation.evaluator import donor
+from lengthgen.evaluation.protocols import Protocol
+from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
+
+
+def _place(length: int, plan: Plan) -> Iterator[Span]:
+    """Yields a window of the tokens read for each document, if there is another one."""
+    n = length - len(plan.corpus.beginning)  # of x
+    if len(plan.segments) > 1 and n > 0:
+        for document, end in plan.segments:
+            yield Span(document, end, 2 * length, max(1, n // 2))
+
+
+def copied(span: Span, plan: Plan) -> Ints:
+    """Returns x, the tokens that are repeated."""
+    n = span.length // 2 - len(plan.corpus.beginning)
+    return targets_of(span._replace(length=n, scored=n), plan.corpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetting(Protocol):
+    """Copies of a text behind itself, and behind another one; `score` is the difference."""
+
+    def targets(self, span: Span, plan: Plan) -> Ints:
+        return copied(span, plan)[-span.scored :]
+
+    def scored(
+        self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]
+    ) -> dict[Span, Scored]:
+        """Returns for each target its nats, whether it is copied, whether it is right anyway."""
+        plan, texts = evaluation.plan, list[Text]()
+        for span in spans:
+            x, bos = copied(span, plan), np.array(plan.corpus.beginning, dtype=np.int64)
+            for before in (x, copied(donor(span, 1, plan), plan)):
+                tokens = np.concatenate([bos, before, bos, x])
+                places = np.arange(len(tokens) - span.scored - 1, len(tokens) - 1)
+                texts.append(Text(tokens[:-1], places, x[-span.scored :, None]))
+        answers = iter(read(texts, evaluation, advance))
+        scored: dict[Span, Scored] = {}
+        for span in spans:
+            copy, other = next(answers), next(answers)
+            right = (answer.likeliest_P == self.targets(span, plan) for answer in (copy, other))
+            scored[span] = np.stack([copy.nats_PC[:, 0], *right], axis=-1).astype(np.float64)
+        return scored
+
+    def rows(
+        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
+    ) -> list[dict[str, Any]]:
+        nats = {span: scored[span][:, 0] for span in scored}
+        rows = super().rows(spans, nats, evaluation)
+        for row, windows in zip(rows, evaluation.plan.by_cluster(spans).values(), strict=True):
+            hits = sum(scored[span][:, 1:].sum(0) for span in windows)
+            row |= {"hits": np.asarray(hits).tolist(), "tries": [row["n_tokens"]] * 2}
+            row |= {"score": row["hits"][0] - row["hits"][1], "n_scores": row["n_tokens"]}
+        return rows
+
+
+FORGETTING = Forgetting(
+    name="forgetting",
+    summary="second half of a repeated text: share copied, minus that behind other text",
+    source="Forgetting curve, arXiv 2410.04727",
+    place=_place,
+    texts=2,
+)

@@ -1,0 +1,139 @@
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+"""How far a model copies, finds and predicts: the longest length up to which all pass a test.
+
+    copies       fine: copy accuracy >= FINE; coarse: more right than behind other text, its 95 %
+                 interval above 0 (Wang et al. 2024, arXiv 2410.04727)
+    finds        accuracy >= eval.effective (0.85) times that at the shortest length, which is above
+                 chance (NoLiMa: Modarressi et al. 2025, arXiv 2502.05167)
+    holds        perplexity: loss <= loss(T) + EPS, of the model without a variant, at lengths >= T
+
+The interval of a length is that of its test, inverted: from the longest length up to which the 95 %
+interval of the tested number passes whole, to that up to which some of it passes.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from lengthgen.context.forgetting import FORGETTING
+from lengthgen.context.retrieval import DEPTHS, DRAWN, FORMS, RETRIEVAL
+from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.report.intervals import Estimate, gap
+from lengthgen.report.series import short
+from lengthgen.report.statistics import EPS, CurvePoint, Sums, loss_of, scores, unchanged
+
+FINE = 0.99  # of the tokens are copied
+CHANCE = 1 / (DRAWN + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """A length with its interval; 0: not even the shortest one passes."""
+
+    value: int
+    low: int
+    high: int
+    shortest: int
+    longest: int
+
+    @property
+    def text(self) -> str:
+        """Returns "1k [512, 2k]", ">= 4k" if it is the longest, "< 64" if the shortest fails."""
+        value, low, high = map(self._named, (self.value, self.low, self.high))
+        return value if value == low == high else f"{value} [{low}, {high}]"
+
+    def _named(self, length: int) -> str:
+        if not length:
+            return f"< {short(self.shortest)}"
+        return f">= {short(length)}" if length == self.longest else short(length)
+
+
+def reach(lengths: Sequence[int], passes: Sequence[tuple[bool, bool, bool]]) -> Reach | None:
+    """Returns the length before the first that fails, by what passes: value, whole, some."""
+    if not lengths:
+        return None
+    ends = [next((i for i, at in enumerate(passes) if not at[k]), len(lengths)) for k in range(3)]
+    value, low, high = (lengths[i - 1] if i else 0 for i in ends)
+    bounds = {"low": min(low, value), "high": max(high, value)}
+    return Reach(value=value, **bounds, shortest=lengths[0], longest=lengths[-1])
+
+
+def hits(rows: pd.DataFrame, places: Sequence[int], *, of: str = "hits") -> Sums:
+    """Returns the sums of hits over these places of the rows' lists, and how often they counted."""
+    totals = [rows[name].map(lambda x: sum(x[i] for i in places)) for name in (of, "tries")]
+    return Sums(rows, lambda own: (totals[0][own.index], totals[1][own.index]))
+
+
+def own_rows(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
+    """Returns the rows of a protocol that have a value."""
+    return rows.loc[(rows["protocol"] == protocol) & rows["document"].notna()]
+
+
+def points(sums: Sums, series: str) -> list[CurvePoint]:
+    """Returns the points of a series, the shortest first."""
+    return sorted((p for p in sums.rows if p.series == series), key=lambda p: p.length)
+
+
+def estimate(sums: Sums, point: CurvePoint) -> Estimate:
+    sample = sums.sample([point])
+    assert sample is not None  # a point that has rows
+    return sample.mean(0)
+
+
+def fine(rows: pd.DataFrame, series: str) -> Reach | None:
+    """Returns how far a series copies all but one in a hundred tokens."""
+    sums = hits(own_rows(rows, FORGETTING.name), [0])
+    found = [estimate(sums, p) for p in points(sums, series)]
+    tests = [(e.value >= FINE, e.low >= FINE, e.high >= FINE) for e in found]
+    return reach([p.length for p in points(sums, series)], tests)
+
+
+def coarse(rows: pd.DataFrame, series: str) -> Reach | None:
+    """Returns how far what was read makes more tokens right than other text does."""
+    sums = Sums(own_rows(rows, FORGETTING.name), scores)
+    found = [estimate(sums, p) for p in points(sums, series)]
+    tests = [(e.low > 0, e.low > 0, e.high > 0) for e in found]
+    return reach([p.length for p in points(sums, series)], tests)
+
+
+def form_places(form: str) -> range:
+    """Returns the places of a form in the lists of rows of retrieval, the least depth first."""
+    first = FORMS.index(form) * len(DEPTHS)
+    return range(first, first + len(DEPTHS))
+
+
+def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:
+    """Returns the effective length of a series in a form of retrieval."""
+    own = own_rows(rows, RETRIEVAL.name)
+    sums = hits(own, form_places(form))
+    if not (at := points(sums, series)):
+        return None
+    wanted: dict[str, Any] = json.loads(own["config"].iloc[0])["eval"]
+    share, tests = wanted.get("effective", 0.85), list[tuple[bool, bool, bool]]()
+    has_base = estimate(sums, at[0]).low > CHANCE
+    for p in at:
+        sample = sums.sample([p, at[0]])
+        if sample is None:
+            break
+        left = gap(sample.sums[0], share * sample.sums[1], sample.counts_D)
+        tests.append((left.value >= 0, left.low >= 0, left.high >= 0))
+    return reach([p.length for p in at], [tuple(x and has_base for x in t) for t in tests])
+
+
+def holds(rows: pd.DataFrame, series: str) -> Reach | None:
+    """Returns how far the loss is no more than EPS above that at T; None without one at T."""
+    sums, T = Sums(own_rows(rows, HEADLINE), loss_of), int(rows["train_length"].iloc[0])
+    at_T = CurvePoint(HEADLINE, unchanged(rows)[series], T)
+    at = [p for p in points(sums, series) if p.length >= T]
+    if at_T not in sums.rows or not at:
+        return None
+    tests = list[tuple[bool, bool, bool]]()
+    for p in at:
+        if p == at_T:
+            tests.append((True, True, True))
+        elif (rise := sums.difference(p, at_T)) is not None:
+            tests.append((rise.value <= EPS, rise.high <= EPS, rise.low <= EPS))
+    return reach([p.length for p in at], tests)

@@ -1,0 +1,231 @@
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+"""The section of a report on the use of context: how far, in sentences, a table and figures."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lengthgen.context import lengths
+from lengthgen.context.forgetting import FORGETTING
+from lengthgen.context.key_tokens import KEY_TOKENS
+from lengthgen.context.lengths import Reach, estimate, hits, own_rows, points
+from lengthgen.context.retrieval import DEPTHS, FORMS, RETRIEVAL
+from lengthgen.report import style
+from lengthgen.report.report import ReportSection
+from lengthgen.report.series import Selection, select, short
+from lengthgen.report.statistics import Sums, number, perplexity, scores
+from lengthgen.report.tables import Table, TableCell
+
+PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
+NOTES = [
+    "A length is the longest one up to which all pass; in brackets the 95 % interval of its test, "
+    "inverted. Perplexity holds: no more than 0.01 nats above T. Copies: at least 99 % of a "
+    "repeated text, over that distance; some: more than behind other text. Finds: a value behind "
+    "its key, of 5 keys, 5 values of one key, over a chain of two.",
+    "Copies counts the distance to the copied token: the model reads twice as many tokens.",
+]
+KEYS = (
+    "Key tokens: of the targets those that T tokens predict (below 2 nats) and T/8 do not (2 nats "
+    "more). Chosen by the losses of {}."
+)
+ITSELF = "the run itself, so that its loss at T is too low and its rise beyond too steep"
+
+
+def section(rows: pd.DataFrame) -> ReportSection | None:
+    """Returns how much context each series uses; None if no row is of a protocol of context."""
+    texts = {*rows.loc[rows["protocol"].isin(PROTOCOLS), "fingerprint"]}
+    if not texts:
+        return None
+    own = rows[rows["fingerprint"].isin(texts) & (rows["protocol"] != "answers")]
+    made = [text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(own))]
+    return ReportSection(
+        title="Use of context",
+        drawings={name: draw for s in made for name, draw in s.drawings.items()},
+        sentences=[line for s in made for line in s.sentences],
+        tables=[table for s in made for table in s.tables],
+        data={name: table for s in made for name, table in s.data.items()},
+        summary=[table for s in made for table in s.summary],
+    )
+
+
+def text_section(selection: Selection, end: str) -> ReportSection:
+    """Returns what the series of one text show; names of files have the end."""
+    rows = selection.rows
+    competing = rows[~rows["reference"]]
+    names = [*dict.fromkeys(competing.loc[competing["protocol"].isin(PROTOCOLS), "series"])]
+    reaches = {name: reaches_of(rows, name) for name in names}
+    table = _table(reaches, rows, about="" if not end else f", corpus {selection.text}")
+    drawings = {
+        "forgetting": partial(forgetting_figure, competing),
+        "retrieval": partial(retrieval_figure, competing),
+    }
+    return ReportSection(
+        title="Use of context",
+        drawings={f"{name}{end}": draw for name, draw in drawings.items()},
+        sentences=[sentence(name, T, reaches[name]) for name, T in _trained(rows, names).items()],
+        tables=[table, *_key_tables(competing)],
+        data={f"context{end}": pd.DataFrame(_data(reaches))},
+        summary=[table],
+    )
+
+
+def reaches_of(rows: pd.DataFrame, series: str) -> dict[str, Reach | None]:
+    """Returns the lengths up to which a series passes each test, by name of a column."""
+    return {
+        "perplexity holds": lengths.holds(rows, series),
+        "copies": lengths.fine(rows, series),
+        "some": lengths.coarse(rows, series),
+        "finds": lengths.effective(rows, series, "single"),
+        "of 5 keys": lengths.effective(rows, series, "keys"),
+        "5 values": lengths.effective(rows, series, "values"),
+        "chain": lengths.effective(rows, series, "chain"),
+    }
+
+
+def sentence(series: str, T: int, reaches: Mapping[str, Reach | None]) -> str:
+    """Returns "rope: trained to 512; perplexity holds to 512, copies to 256, finds ..."."""
+    said = {
+        "perplexity holds": "perplexity holds to {}",
+        "copies": "copies over {}",
+        "finds": "finds a value to {}",
+    }
+    parts = [text.format(r.text) for key, text in said.items() if (r := reaches[key])]
+    return f"{series}: T is {T:,} tokens; {', '.join(parts)}." if parts else f"{series}: nothing."
+
+
+def _trained(rows: pd.DataFrame, names: list[str]) -> dict[str, int]:
+    T = rows.drop_duplicates("series").set_index("series")["train_length"]
+    return {name: int(T[name]) for name in names}
+
+
+def _table(reaches: Mapping[str, Mapping[str, Reach | None]], rows: pd.DataFrame, *, about: str):
+    T = _trained(rows, [*reaches])
+    columns = [*next(iter(reaches.values()))]
+    shown = [c for c in columns if any(own[c] for own in reaches.values())]
+    return Table(
+        title=f"How much context is used, in tokens{about}",
+        head=["scheme", "T", *shown],
+        rows=[
+            [
+                TableCell(name),
+                TableCell(short(T[name])),
+                *(TableCell(r.text if (r := own[c]) else "-") for c in shown),
+            ]
+            for name, own in reaches.items()
+        ],
+        notes=NOTES,
+    )
+
+
+def _data(reaches: Mapping[str, Mapping[str, Reach | None]]) -> Iterator[dict[str, Any]]:
+    for series, own in reaches.items():
+        for test, r in own.items():
+            if r is not None:
+                about: dict[str, Any] = {
+                    "series": series,
+                    "test": test,
+                    "length": r.value,
+                    "low": r.low,
+                }
+                yield about | {"high": r.high, "shortest": r.shortest, "longest": r.longest}
+
+
+def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
+    """Yields the perplexity of key tokens by length, their share, and the loss of the others."""
+    own = own_rows(rows, KEY_TOKENS.name)
+    if own.empty:
+        return
+    sums = Sums(own, scores)
+    columns = sorted({*own["length"]})
+    by_series, lines = own.groupby("series", sort=False), list[list[TableCell]]()
+    for name, of in by_series:
+        counts = of.groupby("length")[["n_scores", "score", "n_tokens", "nats"]].sum()
+        last = counts.iloc[-1]
+        others = (last["nats"] - last["score"]) / (last["n_tokens"] - last["n_scores"])
+        sample = {p.length: sums.sample([p]) for p in points(sums, name)}
+        cells = [
+            TableCell(number(perplexity(s.mean(0).value)) if (s := sample.get(n)) else "-")
+            for n in columns
+        ]
+        share = f"{last['n_scores'] / last['n_tokens']:.1%}"
+        lines.append([TableCell(name), TableCell(share), *cells, TableCell(f"{others:.3f}")])
+    chosen = own["config"].astype(str).iloc[0].partition('"evaluator": "')[2].partition('"')[0]
+    yield Table(
+        title="Perplexity of key tokens, by context length",
+        head=["scheme", "share", *map(short, columns), f"loss of others at {short(columns[-1])}"],
+        rows=lines,
+        notes=[KEYS.format(f"run {chosen}" if chosen else ITSELF)],
+    )
+
+
+# Figures
+
+
+@style.styled()
+def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
+    """Draws the share of tokens copied over the distance; dotted: right behind other text."""
+    own = own_rows(rows, FORGETTING.name)
+    if own.empty:
+        return None
+    drawn = style.new_figure("Forgetting curve: tokens copied; dotted: right behind other text")
+    axes = drawn.subplots()
+    axes.set_ylim(-0.03, 1.1)
+    style.length_axis(axes, own["length"], trained=own["train_length"].iloc[0], name="T")
+    colours, ends = style.scheme_colours(own["series"]), list[style.LineEnd]()
+    for name in dict.fromkeys(own["series"]):
+        for place, line in ((0, {"marker": "o", "markersize": 3}), (1, {"ls": (0, (1, 1.5))})):
+            sums = hits(own, [place])
+            at = points(sums, name)
+            values = [estimate(sums, p) for p in at]
+            x, y = [p.length for p in at], [e.value for e in values]
+            axes.plot(x, y, color=colours[name], **line)
+            if not place:
+                bounds = [e.low for e in values], [e.high for e in values]
+                axes.fill_between(x, *bounds, color=colours[name], alpha=0.12, linewidth=0)
+                ends.append(style.LineEnd(y[-1], name, colours[name]))
+    axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
+    axes.set_xlabel("distance to the copied token, in tokens")
+    style.label_ends(axes, ends)
+    return drawn
+
+
+@style.styled()
+def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
+    """Draws a heat map of depth by length for each series: the mean over the forms."""
+    own = own_rows(rows, RETRIEVAL.name)
+    if own.empty:
+        return None
+    names, columns = [*dict.fromkeys(own["series"])], sorted({*own["length"]})
+    n_wide = min(3, len(names))
+    n_high = -(-len(names) // n_wide)
+    drawn = style.new_figure(
+        "Retrieval: share of values found, by depth and length; mean over four forms",
+        width=style.WIDTH if n_wide < 3 else 11.0,
+        height=1.2 + 2.4 * n_high,
+    )
+    grid = drawn.subplots(n_high, n_wide, squeeze=False, sharey=True).ravel()
+    for axes in grid[len(names) :]:
+        axes.set_axis_off()
+    for axes, name in zip(grid, names, strict=False):
+        shares = np.full((len(DEPTHS), len(columns)), np.nan)
+        for n, of in own[own["series"] == name].groupby("length"):
+            found, tries = (np.sum([*of[key]], axis=0) for key in ("hits", "tries"))
+            shape = len(FORMS), len(DEPTHS)
+            by_form = np.divide(found, tries, where=tries > 0, out=np.full(found.shape, np.nan))
+            shares[:, columns.index(n)] = np.nanmean(by_form.reshape(shape), axis=0)
+        axes.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="viridis")
+        for (i, j), share in np.ndenumerate(shares):
+            if share == share:
+                ink = "black" if share > 0.6 else "white"
+                axes.text(j, i, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=7)
+        axes.set_title(name, loc="left", fontsize=style.FONT_SIZE, pad=3)
+        axes.set_xticks(range(len(columns)), map(short, columns))
+        axes.set_yticks(range(len(DEPTHS)), [f"{depth:.0%}" for depth in DEPTHS])
+    drawn.supylabel("depth in the text", fontsize=style.FONT_SIZE)
+    drawn.supxlabel("length in tokens", fontsize=style.FONT_SIZE)
+    return drawn
