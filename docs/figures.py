@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from lengthgen.files import read_rows
 from lengthgen.report import figures, style
 from lengthgen.report.load import load
-from lengthgen.report.series import millions, select, short
-from lengthgen.report.statistics import findings, unchanged
+from lengthgen.report.series import select
+from lengthgen.report.statistics import findings
 from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]
 NAMES = {
     **{"alibi": "ALiBi", "kerple": "KERPLE", "nope": "NoPE", "rope": "RoPE", "t5": "T5"},
-    **{"sinusoidal": "sinusoidal", "fire": "FIRE"},
+    "sinusoidal": "sinusoidal",
 }
 
 
@@ -46,28 +46,8 @@ def hero() -> Figure | None:
     found = found[found["scheme"] != "sinusoidal"]  # not within 0.2 nats of RoPE at T
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
-    title = "Trained on 512 tokens, with a short convolution: RoPE breaks, ALiBi holds"
+    title = "Trained on 512 tokens, with a short convolution: RoPE breaks, KERPLE gains"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
-
-
-def curve(name: str, title: str) -> Figure | None:
-    """Draws the perplexity of all series of a study."""
-    return figures.curve(study(name)[1], title=title)
-
-
-def fine_tuning() -> Figure | None:
-    _, found = study("fine_tuning")
-    names = {
-        "rope (": "trained at 512",
-        "rope_2048": "trained at 2,048",
-        "factor=4": "then 300 steps at 2,048, interpolated",
-        "factor=1": "then 300 steps at 2,048",
-    }
-    named = [
-        next(text for part, text in names.items() if part in series) for series in found["series"]
-    ]
-    title = "RoPE: perplexity by context length, before and after fine-tuning at 2,048 tokens"
-    return figures.curve(found.assign(series=named, scheme=named, train_length=512), title=title)
 
 
 def six_schemes() -> Figure | None:
@@ -112,12 +92,6 @@ def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.3)
     right.set_xlabel("nats per token, with 95 % intervals; right of 0 it is worse")
     right.legend(frameon=False, fontsize=style.FONT_SIZE, loc="upper right")
     return drawn
-
-
-def variants() -> Figure | None:
-    title = "RoPE trained on 512 tokens, under training-free variants; dotted: last 512 tokens only"
-    rows, found = study("variants")
-    return figures.curve(pd.concat([found, figures.cropped(found, unchanged(rows))]), title=title)
 
 
 @style.styled()
@@ -177,39 +151,6 @@ def accuracy(name: str, task: str) -> Figure | None:
 
 
 @style.styled()
-def by(name: str, column: str, axis: str) -> Figure:
-    """Draws perplexity at T and at the longest length over a setting of training."""
-    rows, found = study(name)
-    setting = rows.drop_duplicates("series").set_index("series")[column]
-    loss = found[found["quantity"] == "loss"]
-    loss = loss.assign(setting=loss["series"].map(setting), value=np.exp(loss["value"]))
-    longest = int(loss["length"].max())
-    colours = style.scheme_colours(loss["scheme"])
-    drawn = style.new_figure("Perplexity at T and far beyond, by training", width=9.5, height=3.9)
-    panels = {"at T": loss["train_length"], f"at {short(longest)}": longest}
-    for axes, (title, length) in zip(
-        drawn.subplots(1, 2, sharey=True), panels.items(), strict=True
-    ):
-        shown = loss[loss["length"] == length].sort_values("setting")
-        ends: list[style.LineEnd] = []
-        for scheme, line in shown.groupby("scheme"):
-            axes.plot(line["setting"], line["value"], "o-", color=colours[scheme], markersize=4)
-            last = float(line["value"].iloc[-1])
-            ends.append(style.LineEnd(last, NAMES.get(scheme, scheme), colours[scheme]))
-        axes.set_ylim(0.85 * loss["value"].min(), 1.15 * loss["value"].max())
-        style.log_axis(axes)
-        style.length_axis(axes, shown["setting"])
-        if column == "tokens_seen":
-            ticks = sorted(set(shown["setting"]))
-            axes.set_xticks(ticks, [millions(tick) for tick in ticks])
-        style.label_ends(axes, ends)
-        axes.set_title(title, loc="left", fontsize=style.FONT_SIZE)
-        axes.set_xlabel(axis)
-    drawn.axes[0].set_ylabel("perplexity")
-    return drawn
-
-
-@style.styled()
 def training_loss() -> Figure:
     """Draws the perplexity in training over tokens, without and with the short convolution."""
     short, long = (
@@ -244,28 +185,10 @@ def training_loss() -> Figure:
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
     **{"hero": hero, "leaderboard": six_schemes, "training-loss": training_loss},
-    **{"smollm2": smollm2, "variants": variants, "fine-tuning": fine_tuning},
-    **{"position": position, "second_bos": second_bos},
-    "kerple": lambda: figures.gain(study("kerple")[1]),
-    "budget": partial(by, "budget", "tokens_seen", "tokens seen in training"),
-    "context": partial(by, "context", "train_length", "T, tokens of context in training"),
+    "smollm2": smollm2,
     "accuracy-copy": partial(accuracy, "tasks", "copy"),
     "encoders-copy": partial(accuracy, "encoder_decoder", "copy"),
-    "schemes": partial(curve, "schemes", "Perplexity of 35 schemes by context length"),
-    "books": partial(curve, "books", "Books in English: perplexity by context length"),
-    "train-lengths": partial(
-        curve, "figure1", "Perplexity by context length, trained on 512 and on 1,024 tokens"
-    ),
-    "nope_masks": partial(
-        curve,
-        "nope_masks",
-        "NoPE trained on 512 tokens: perplexity behind masks, and with log-n scaling",
-    ),
-    "fire_positions": partial(
-        curve,
-        "fire_positions",
-        "FIRE trained on 512 tokens: perplexity behind masks, and with queries clamped to T",
-    ),
+    **{"position": position, "second_bos": second_bos},
 }
 
 

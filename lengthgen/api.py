@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import tokenizers
@@ -17,6 +17,7 @@ from lengthgen.report import report as pages
 from lengthgen.report import statistics
 from lengthgen.report.load import load as load_rows
 from lengthgen.report.load import of_model, only
+from lengthgen.report.series import select
 from lengthgen.runs import directory
 from lengthgen.terminal import Progress
 
@@ -64,6 +65,7 @@ def evaluate(
     lengths: int | Sequence[int] | None = None,
     protocols: str | Sequence[str] | None = None,
     variants: str | Sequence[str] | None = None,
+    checkpoints: Literal["all"] | int | Sequence[int] | None = None,
     plugins: str | Path | Sequence[str | Path] = (),
     **values: Any,
 ) -> pd.DataFrame:
@@ -74,6 +76,8 @@ def evaluate(
         lengths: Lengths in tokens, such as [512, 2048, 16384] or 512.
         protocols: Such as ["tail", "swap"] or "tail"; `lengthgen list protocols` shows them.
         variants: Training-free variants, such as ["ntk", "yarn"] or "ntk".
+        checkpoints: Of those that train.keep_checkpoints keeps "all", or the ones after about so
+            many tokens, such as [4_000_000, 8_000_000]; the last one is always evaluated.
         plugins: The python files that the run was trained with.
         values: eval and runtime as nested values, such as eval={"targets": 64}.
 
@@ -88,8 +92,11 @@ def evaluate(
     changes |= flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
-    ((_, config, rows),) = pipeline.evaluate_runs([run_dir], changes, plugins=_paths(plugins))
-    curves = statistics.curves(statistics.findings(only(load_rows([run_dir]), rows)))
+    kept = "all" if checkpoints == "all" else [int(n) for n in _listed(checkpoints)]
+    ((_, config, rows),) = pipeline.evaluate_runs(
+        [run_dir], changes, plugins=_paths(plugins), kept=kept
+    )
+    curves = _curves(only(load_rows([run_dir], checkpoints=bool(kept)), rows), bool(kept))
     wanted = config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]
     return curves.loc[
@@ -99,12 +106,14 @@ def evaluate(
     ]
 
 
-def results(runs: Run | Sequence[Run] | None = None) -> pd.DataFrame:
+def results(runs: Run | Sequence[Run] | None = None, *, checkpoints: bool = False) -> pd.DataFrame:
     """Returns the curves of runs, without computing anything.
 
     Args:
         runs: A folder of runs or of a report, a run, or a list of them; by default all runs in
             runtime.root. What cannot be read is named on stderr and left out.
+        checkpoints: At the checkpoints before the last, too, where they are evaluated: a column
+            `tokens` has the number of tokens seen at each.
 
     Returns:
         A row for each corpus, series (runs of one recipe), protocol and length: its perplexity, its
@@ -123,7 +132,15 @@ def results(runs: Run | Sequence[Run] | None = None) -> pd.DataFrame:
     given = directory.every(root) if runs is None else _paths(runs)
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in given]
     with Progress(is_main=True) as show:
-        return statistics.curves(statistics.findings(load_rows(paths, say=show.say)))
+        return _curves(load_rows(paths, checkpoints=checkpoints, say=show.say), checkpoints)
+
+
+def _curves(rows: pd.DataFrame, checkpoints: bool) -> pd.DataFrame:
+    """Returns the curves of runs at their last checkpoint, or at all."""
+    if not checkpoints:
+        return statistics.curves(statistics.findings(rows))
+    of_texts = [statistics.over_training(text).assign(corpus=text.text) for text in select(rows)]
+    return statistics.curves(pd.concat(of_texts, ignore_index=True))
 
 
 def measure(

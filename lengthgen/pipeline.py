@@ -15,7 +15,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import objective_of
 from lengthgen.errors import Refused, UserError
 from lengthgen.evaluation import protocols
-from lengthgen.evaluation.evaluator import Row, evaluate
+from lengthgen.evaluation.evaluator import Kept, Row, evaluate
 from lengthgen.evaluation.plan import plan
 from lengthgen.evaluation.validation import validator
 from lengthgen.model.build import architecture, create
@@ -163,11 +163,12 @@ def evaluate_runs(
     *,
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
+    kept: Kept = (),
 ) -> list[tuple[Path, Config, list[Row]]]:
     """Adds what is missing of the curves of runs; returns them, as they are changed, and rows.
 
-    The rows are those that the configuration asks for, whether they were there or not. Of several
-    runs, one that is refused is named in a line and left out.
+    The rows are those that the configuration asks for, whether they were there or not, also of the
+    `kept` checkpoints. Of several runs, one that is refused is named in a line and left out.
     """
     configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugins)
     ranks = Ranks.from_env()
@@ -175,19 +176,23 @@ def evaluate_runs(
     evaluated: list[tuple[Path, Config, list[Row]]] = []
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for config, run_dir in zip(configs, run_dirs, strict=True):
-            file = run_dir / "eval.jsonl"
-            before = file.stat().st_size if file.exists() else 0
+            before = _n_bytes(run_dir)
             try:
-                rows = evaluate(config, run_dir, ranks=ranks, show=show)
+                rows = evaluate(config, run_dir, ranks=ranks, show=show, kept=kept)
             except Refused as error:
                 if len(run_dirs) == 1:
                     raise
                 show.say(f"{run_dir} is not evaluated: {error}")
                 continue
             evaluated.append((run_dir, config, rows))
-            if ranks.is_main and file.exists() and file.stat().st_size > before:
+            if ranks.is_main and _n_bytes(run_dir) > before:
                 tracking.show_results(config, run_dir, say=show.say)
     return evaluated
+
+
+def _n_bytes(run_dir: Path) -> int:
+    """Returns the size of all rows of a run."""
+    return sum(file.stat().st_size for file in run_dir.glob("*.jsonl"))
 
 
 @signals.interruptible()

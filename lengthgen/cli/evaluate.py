@@ -1,12 +1,13 @@
 """lengthgen eval."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, Variants, chosen_runs, one_of, words_of
 from lengthgen.cli.console import echo
+from lengthgen.errors import UserError
 
 # As evaluation.protocols has them, which imports torch: Tab is to answer at once.
 PROTOCOLS = (
@@ -35,6 +36,14 @@ def evaluate_runs(
         ),
     ] = None,
     variants: Variants = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Kept checkpoints too: all, or those of so many tokens, such as 4M,8M.",
+            autocompletion=one_of(lambda: ["all"]),
+        ),
+    ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -53,14 +62,25 @@ def evaluate_runs(
 
     if "all" in words_of(protocols):
         changes["eval.protocols"] = list(of_text)
+    kept = _tokens(checkpoints)
     evaluated = pipeline.evaluate_runs(
-        run_dirs, changes, config_dir=config_dir, plugins=plugin or []
+        run_dirs, changes, config_dir=config_dir, plugins=plugin or [], kept=kept
     )
     if Ranks.from_env().is_main:
         is_asked = "eval.lengths" in changes
-        asked = [n for _, config, _ in evaluated for n in config.eval.lengths if is_asked]
+        shown = [n for _, config, _ in evaluated for n in config.eval.lengths if is_asked]
         measured = [row for *_, rows in evaluated for row in rows]
         if evaluated:
-            echo(report.terminal([path for path, *_ in evaluated], measured, lengths=asked))
+            echo(report.terminal([path for path, *_ in evaluated], measured, lengths=shown))
         if len(evaluated) < len(run_dirs):
             sys.exit(1)
+
+
+def _tokens(text: str | None) -> Literal["all"] | list[int]:
+    """Returns the numbers of A,B,... such as 4M,8M."""
+    from lengthgen.config.sections import number
+
+    try:
+        return "all" if text == "all" else [int(float(str(number(w)))) for w in words_of(text)]
+    except ValueError:
+        raise UserError(f"--checkpoints {text}: give all, or tokens such as 4M,8M") from None

@@ -29,8 +29,8 @@ NO_TEXT = {  # by first bytes
 }
 
 
-def texts(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    """Yields the documents of a file: their text, and what follows the file's name in theirs.
+def texts(path: Path, column: str, group: str | None) -> Iterator[tuple[str, str, str]]:
+    """Yields the documents of a file: text, what follows the file's name in theirs, and group.
 
     Raises ValueError with the place of what cannot be read and a remedy.
     """
@@ -41,16 +41,16 @@ def texts(path: Path, column: str) -> Iterator[tuple[str, str]]:
             if kind in COLUMNS and stream is not file:  # read from its end
                 stream = io.BufferedReader(cast(Any, io.BytesIO(stream.read())))
             if not stream.peek(1):
-                yield "", ""
+                yield "", "", ""
                 return
             if kind not in COLUMNS and _is_wide(stream.peek(32)[:32]):
                 raise ValueError(NO_MARK)
             if kind in TEXT:
-                yield stream.read().decode("utf-8-sig"), ""
+                yield stream.read().decode("utf-8-sig"), "", ""
                 return
-            for row, text in enumerate(_texts(stream, kind, column), start=1):
-                if text is not None:
-                    yield text, f":{row}"
+            for row, fields in enumerate(_rows(stream, kind, column, group), start=1):
+                if fields is not None:
+                    yield fields[0], f":{row}", fields[1]
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         at = f" row {row + 1}" if kind == ".csv" else f":{row + 1}"
         where = path if kind in TEXT or isinstance(error, OSError) else f"{path}{at}"
@@ -77,17 +77,26 @@ def _is_wide(first: bytes) -> bool:
     return len(first) > 3 and not (any(first[::2]) and any(first[1::2]))
 
 
-def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | None]:
-    """Yields the text of each row of a file, None for a blank line."""
+def _rows(
+    stream: io.BufferedReader, kind: str, column: str, group: str | None
+) -> Iterator[tuple[str, str] | None]:
+    """Yields text and group of each row of a file, None for a blank line."""
+
+    def read(row: Any) -> tuple[str, str]:
+        return text_of(row, column), group_of(row, group)
+
     match kind:
         case ".parquet" | ".arrow":
-            kinds, batches = _batches(stream, kind, column)
+            columns = [column] if group is None else [column, group]
+            kinds, batches = _batches(stream, kind, columns)
             if column not in kinds:
                 raise ValueError(no_text(column, kinds))
-            for value in (v.as_py() for batch in batches for v in batch[column]):
-                if not isinstance(value, str | None):
+            group_of(kinds, group)
+            for values in (v for b in batches for v in zip(*map(b.column, columns), strict=True)):
+                row = {name: value.as_py() for name, value in zip(columns, values, strict=True)}
+                if not isinstance(row[column], str | None):
                     raise ValueError(no_text(column, kinds))
-                yield value or ""
+                yield read(row)
         case ".csv":
             csv.field_size_limit(2**31 - 1)
             rows = csv.DictReader((line.decode("utf-8-sig") for line in stream), strict=True)
@@ -99,13 +108,13 @@ def _texts(stream: io.BufferedReader, kind: str, column: str) -> Iterator[str | 
             if column not in header:
                 why = no_text(column, dict.fromkeys(header, "str"))
                 raise ValueError(f"{why}; is its first line a header?")
-            yield from (text_of(row, column) for row in rows)
+            yield from map(read, rows)
         case ".json":
-            yield from (text_of(row, column) for row in _json_rows(stream))
+            yield from map(read, _json_rows(stream))
         case _:
             for line in stream:
                 content = line.decode("utf-8-sig")
-                yield text_of(json.loads(content), column) if content.strip() else None
+                yield read(json.loads(content)) if content.strip() else None
 
 
 def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
@@ -120,7 +129,7 @@ def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
 
 
 def _batches(
-    stream: io.BufferedReader, kind: str, column: str
+    stream: io.BufferedReader, kind: str, columns: list[str]
 ) -> tuple[dict[str, str], Iterator[Any]]:
     """Returns the types of the columns by name, and the batches of a file of parquet or Arrow."""
     import pyarrow as pa
@@ -128,7 +137,7 @@ def _batches(
 
     if kind == ".parquet":
         table: Any = pq.ParquetFile(stream)
-        return _kinds(table.schema_arrow), table.iter_batches(64, columns=[column])
+        return _kinds(table.schema_arrow), table.iter_batches(64, columns=columns)
     if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
         reader: Any = pa.ipc.open_file(stream)
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
@@ -182,6 +191,15 @@ def text_of(row: Any, column: str) -> str:
     raise ValueError(
         no_text(column, {name: type(value).__name__ for name, value in fields.items()})
     )
+
+
+def group_of(row: Mapping[str, Any], column: str | None) -> str:
+    """Returns what a row is part of, empty if it is not said. Raises ValueError with a remedy."""
+    if column is not None and column not in row:
+        listed = shortened(", ".join(row))
+        raise ValueError(f"has no column {column!r}; set corpus.group_column to one of: {listed}")
+    value = None if column is None else row[column]
+    return "" if value is None else str(value)
 
 
 def no_text(column: str, kinds: Mapping[str, str]) -> str:

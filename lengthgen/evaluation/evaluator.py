@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.plan import cells, windows
 from lengthgen.evaluation.scored_text import Cell, Evaluation, Plan, Scored
 from lengthgen.evaluation.scoring import Replace
-from lengthgen.files import append_rows
+from lengthgen.files import append_rows, read_rows
 from lengthgen.model.build import build_model, seed_of, with_parts
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
@@ -29,26 +30,72 @@ from lengthgen.terminal import Progress
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 Row = dict[str, Any]
+Kept = Literal["all"] | Sequence[int]  # kept checkpoints, by the tokens seen
 Todo = dict[Cell, set[str]]  # cells without a value, and the documents of each that have a row
 
 
 @signals.interruptible()
 @plugin_errors()
-def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> list[Row]:
+def evaluate(
+    config: Config, run_dir: Path, *, ranks: Ranks, show: Progress, kept: Kept = ()
+) -> list[Row]:
     """Computes the cells of the configuration that eval.jsonl lacks, and returns the rows of all.
 
-    A run that lacks none is only read: it may lie where nothing can be written.
+    `kept`: so it does with kept.jsonl, for the kept checkpoints of about these tokens, or all. A
+    run that lacks none is only read: it may lie where nothing can be written.
 
-    Raises Refused if the run has no checkpoint or a length that no document has.
+    Raises Refused if the run has no such checkpoint or a length that no document has.
     """
     opening = partial(open_run, config, run_dir, ranks=ranks, show=show)
     evaluation = ranks.agreed(opening)
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise Refused(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
+    steps = ranks.agreed(partial(_kept_steps, evaluation, run_dir, kept))
+    model, scheme = evaluation.model, evaluation.model.scheme
+    rows = _completed(evaluation, run_dir / "eval.jsonl", plan.messages(config, evaluation.plan))
+    for step in steps:
+        read = partial(checkpoints.kept, run_dir, run=config.run_id, step=step)
+        kept_one, seen = ranks.agreed(read), step * config.train.batch_tokens
+        model.scheme = scheme  # a job leaves that of a variant
+        model.load_state_dict(kept_one.weights)
+        earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen)
+        said = [f"{config.run_id} after {seen:,} tokens"]
+        rows += _completed(earlier, run_dir / eval_rows.KEPT, said)
+    return rows
+
+
+def _kept_steps(evaluation: Evaluation, run_dir: Path, kept: Kept) -> list[int]:
+    """Returns the steps of the kept checkpoints before this one of about these tokens."""
+    each = evaluation.config.train.batch_tokens
+    last, found = evaluation.tokens_seen // each, status.checkpoint_folders(run_dir, "kept")
+    steps = [step for step in map(status.step_of, found) if step < last]
+    if kept and not steps:
+        raise Refused(
+            f"--checkpoints: {run_dir} keeps no earlier weights; train it with "
+            "train.keep_checkpoints=8"
+        )
+    if kept == "all":
+        return steps
+    chosen: list[int] = []
+    for tokens in kept:
+        nearest = min([*steps, last], key=lambda step: abs(step * each - tokens))
+        if abs(nearest * each - tokens) > tokens / 20:
+            known = ", ".join(f"{step * each:,}" for step in steps)
+            raise Refused(f"--checkpoints {tokens:,}: {run_dir} keeps those of {known} tokens")
+        chosen.append(nearest)
+    return [step for step in chosen if step != last]
+
+
+def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> list[Row]:
+    """Computes the cells of the configuration that a file of rows lacks; returns those of all.
+
+    The messages are said before.
+    """
+    config, ranks = evaluation.config, evaluation.ranks
     facts = {cell: cell_facts(cell, evaluation) for cell in cells(config)}
 
     def stored() -> dict[Cell, list[Row]]:
-        rows = eval_rows.stored(run_dir, run=config.run_id)
+        rows = read_rows(file, run=config.run_id)
         return {cell: [row for row in rows if facts[cell].items() <= row.items()] for cell in facts}
 
     def lacking() -> Todo:
@@ -57,16 +104,16 @@ def evaluate(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> 
         return ranks.gather(mine)[0]
 
     if lacking():
-        for message in plan.messages(config, evaluation.plan):
-            show.say(message)
+        for message in messages:
+            evaluation.show.say(message)
         with ExitStack() as held:
-            lock = status.run_lock(run_dir, "eval") if ranks.is_main else nullcontext()
+            lock = status.run_lock(file.parent, "eval") if ranks.is_main else nullcontext()
             ranks.agreed(partial(held.enter_context, lock))
             todo = lacking()  # another process may have written some meanwhile
             for measured in _measured(evaluation, todo):
                 if ranks.is_main:
                     rows = [facts[cell] | row for cell in measured for row in measured[cell]]
-                    append_rows(run_dir / "eval.jsonl", rows)
+                    append_rows(file, rows)
             ranks.barrier()
     return [{**row, "run": config.run_id} for rows in stored().values() for row in rows]
 

@@ -31,6 +31,7 @@ from lengthgen.evaluation.scored_text import Nats, Plan
 from lengthgen.files import read_rows
 from lengthgen.runs import status
 
+KEPT = "kept.jsonl"  # rows of the checkpoints that train.keep_checkpoints keeps
 DIVERGED = ("nats", "window_nats", "copy_nats", "position_nats")  # None where a model diverged
 
 
@@ -44,6 +45,16 @@ def stored(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     measured = [row["weights"] for row in rows if row.get("weights")]
     final = status.final_weights(run_dir, run=run) or (measured[-1] if measured else None)
     return [row for row in rows if row.get("weights") in (None, final)]
+
+
+def stored_kept(run_dir: Path, *, run: str, below: int) -> list[dict[str, Any]]:
+    """Returns the rows of kept.jsonl, by tokens seen, of the weights that were measured last.
+
+    Those of checkpoints before `below` tokens: what training has not taken since is not there.
+    """
+    rows = read_rows(run_dir / KEPT, run=run)
+    newest = {row["tokens_seen"]: row["weights"] for row in rows if row["tokens_seen"] < below}
+    return [row for row in rows if newest.get(row["tokens_seen"]) == row["weights"]]
 
 
 def loss(rows: Sequence[Mapping[str, Any]]) -> float | None:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError, first_line
-from lengthgen.evaluation.rows import stored
+from lengthgen.evaluation.rows import stored, stored_kept
 from lengthgen.files import Unreadable, is_there, read_rows, replace_file
 from lengthgen.runs import directory, status
 
@@ -53,8 +53,15 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  
 _log = logging.getLogger(__name__)
 
 
-def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) -> pd.DataFrame:
+def load(
+    paths: Sequence[Path],
+    *,
+    checkpoints: bool = False,
+    say: Callable[[str], None] = _log.warning,
+) -> pd.DataFrame:
     """Returns the rows of runs and reports; sums are in nats, and NaN where a model diverged.
+
+    Those of `checkpoints` before the last of a run too, if asked for: `tokens_seen` tells them.
 
     `paths` are run directories, folders of reports, and folders of run directories. Of a document
     that was scored again the last row counts, and of a variant that was defined again the last
@@ -73,6 +80,8 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
             if other := folders.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
             if rows := stored(path, run=config.run_id):
+                below = rows[-1]["tokens_seen"]
+                rows = stored_kept(path, run=config.run_id, below=below) + rows
                 tables.append(_table(pd.DataFrame(rows), path, config))
             elif (state := status.read_status(path, run=config.run_id).state) == "running":
                 raise UserError("it is being trained; report again when it is done")
@@ -98,11 +107,18 @@ def load(paths: Sequence[Path], *, say: Callable[[str], None] = _log.warning) ->
     joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]
     rows = pd.concat(joined, ignore_index=True)
     newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
-    trained = rows.groupby("run")["weights"].transform("last")  # since it was trained again
+    of_tokens = rows.groupby(["run", "tokens_seen"])
+    trained = of_tokens["weights"].transform("last")  # since it was trained again
     current = (rows["parts"] == newest) & (rows["weights"].isna() | (rows["weights"] == trained))
     rows = rows[current].drop_duplicates([*CELL, "document"], keep="last")
+    rows = rows if checkpoints else rows.loc[is_last(rows)]
     rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}
     return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
+
+
+def is_last(rows: pd.DataFrame) -> Any:
+    """Returns the series that says which rows are of the last checkpoint of their run."""
+    return rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")
 
 
 def only(rows: pd.DataFrame, measured: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

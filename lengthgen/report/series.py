@@ -13,7 +13,7 @@ from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible
-from lengthgen.report.load import CELL
+from lengthgen.report.load import CELL, is_last
 from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
@@ -35,6 +35,7 @@ class Selection:
     """
 
     rows: pd.DataFrame
+    earlier: pd.DataFrame  # rows of their series at checkpoints before the last
     notes: list[str]
     text: str  # the corpus, and what tells its tokens from others of that name
 
@@ -69,9 +70,9 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     varied = ["model"] if rows["model"].nunique() > 1 else []
     selections, lost = list[Selection](), list[str]()
     for text, of_text in zip(names, texts, strict=True):
-        kept, notes = _selected(of_text, varied=varied)
+        kept, earlier, notes = _selected(of_text, varied=varied)
         if not kept["reference"].all():
-            selections.append(Selection(rows=kept, notes=notes, text=text))
+            selections.append(Selection(rows=kept, earlier=earlier, notes=notes, text=text))
         else:
             lost += notes
     if selections:
@@ -97,13 +98,16 @@ def _text_names(texts: Sequence[pd.DataFrame], corpora: Sequence[Mapping[str, An
     return [x if labels.count(x) == 1 else f"{x} ({y})" for x, y in pairs]
 
 
-def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, list[str]]:
-    """Returns the comparable rows of one text, and a line on each run that is left out."""
+def _selected(
+    rows: pd.DataFrame, *, varied: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Returns the comparable rows of one text, those of their cells at checkpoints before, and a
+    line on each run that is left out.
+    """
     n_scored = rows.groupby(CELL, dropna=False)["document"].transform("count")
-    is_complete = n_scored >= rows["n_documents"]
+    is_complete, is_newest = n_scored >= rows["n_documents"], is_last(rows)
     notes = [*_left_out(rows[~is_complete], ", evaluated in part; run lengthgen eval")]
-    rows = rows[is_complete]
-    rows = rows[rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")]
+    rows, earlier = rows[is_complete & is_newest], rows[is_complete & ~is_newest]
     targets = rows["targets"].map(lambda K: "" if pd.isna(K) else f"K={K:g}, ")
     condition = (
         rows["precision"].map(str) + ", " + targets + "endpoints " + rows["endpoints"].map(str)
@@ -131,7 +135,8 @@ def _selected(rows: pd.DataFrame, *, varied: list[str]) -> tuple[pd.DataFrame, l
     has_all = (n_own > 0) & (n_own == n_all)
     notes += _left_out(rows[~has_all], ", fewer lengths than other seeds; run lengthgen eval")
     rows = rows[has_all].reset_index(drop=True)
-    return rows, notes
+    cells = rows[[*CELL, "parts", "series"]].drop(columns="tokens_seen").drop_duplicates()
+    return rows, earlier.merge(cells), notes
 
 
 def _left_out(rows: pd.DataFrame, why: str) -> Iterator[str]:

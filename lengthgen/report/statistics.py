@@ -18,7 +18,7 @@ import pandas as pd
 
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.report.intervals import Estimate, Floats, compare, gap, ratio
-from lengthgen.report.series import select, short
+from lengthgen.report.series import Selection, select, short
 
 EPS = 0.01  # nats per token that count as nothing
 FACTS = ["scheme", "variant", "reference", "train_length", "n_seeds"]  # of a series
@@ -176,6 +176,13 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
     joined = table.join(facts, on="series").join(by_curve, on=curve)
     return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
+
+
+def over_training(selection: Selection) -> pd.DataFrame:
+    """Returns the findings of series at every checkpoint; `tokens` are those seen there."""
+    every = pd.concat([selection.earlier, selection.rows])
+    tables = [findings(own).assign(tokens=n) for n, own in every.groupby("tokens_seen")]
+    return pd.concat(tables, ignore_index=True)
 
 
 def unchanged(rows: pd.DataFrame) -> dict[str, str]:

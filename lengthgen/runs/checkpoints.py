@@ -110,6 +110,17 @@ def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Che
     folder = folders[-1]
     start = "from the checkpoint before" if folders[1:] else "from step 0: no other is left"
     remedy = f"restore it, or remove {folder}: lengthgen train then starts {start}"
+    return _read(folder, run=run, files=files, remedy=remedy)
+
+
+def kept(run_dir: Path, *, run: str, step: int) -> Checkpoint:
+    """Returns the weights that are kept of a step. Raises UserError as `newest` does."""
+    folder = run_dir / "kept" / f"step-{step:08d}"
+    remedy = f"restore it, or remove {folder} to leave it out"
+    return _read(folder, run=run, files=(WEIGHTS,), remedy=remedy)
+
+
+def _read(folder: Path, *, run: str, files: Sequence[str], remedy: str) -> Checkpoint:
     try:
         sums = json.loads(read_bytes(folder / "sha256.json"))
         for name in files:

@@ -146,9 +146,12 @@ def read_of_run(path: Path, *, run: str) -> dict[str, Any]:
     return next(iter(read_rows(path, run=run)), {})
 
 
-def checkpoint_folders(run_dir: Path) -> list[Path]:
-    """Returns the folders of the checkpoints that are there, valid or not, oldest first."""
-    folder = run_dir / "checkpoints"
+def checkpoint_folders(run_dir: Path, within: str = "checkpoints") -> list[Path]:
+    """Returns the folders of the checkpoints that are there, valid or not, oldest first.
+
+    Within "kept" they are those whose weights stay.
+    """
+    folder = run_dir / within
     return [folder / name for name in names_in(folder) if re.fullmatch(r"step-\d{8}", name)]
 
 

@@ -17,6 +17,7 @@ from lengthgen.data.tokenizer import token_bytes
 from lengthgen.errors import UserError
 
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
+NO_GROUP = ":1 has no column 'by'; set corpus.group_column to one of: text, id"
 UNKNOWN = "has no text in column 'text'; set corpus.text_column to one of: body"
 NO_TRAIN = "corpus=files: the train split has no documents with text; give more, or longer ones"
 UTF16 = "A text.".encode("utf-16")
@@ -46,6 +47,8 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
     ({"b.parquet": {"text": [1]}}, "", {}, "'text', which holds int64; it has no other"),
     ({"b.jsonl": '{"text": [1], "body": "A"}'}, "", {}, "holds list; set corpus.text_column to on"),
+    ({"b.parquet": {"text": ["A"], "id": [1]}}, "", {"group_column": "by"}, NO_GROUP),
+    ({"b.csv": "text,id\nA,1\n"}, "", {"group_column": "by"}, NO_GROUP.replace(":1", " row 1")),
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
     ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
     ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "b.csv row 1 is damaged (unexpected end of data)"),

@@ -54,6 +54,8 @@ def test_rows_with_text_are_documents_however_they_are_read(
     named = [{d.name: d.text for d in split} for split in splits]
     assert named[0] == {"train:1": "a", "train:2": "b", "train:3": "c", "train:5": TEXT}
     assert named[1] == {"validation:1": "d", "validation:2": TEXT}
+    grouped = read_all(corpus(repository, "corpus.group_column=row"))
+    assert [d.group for d in grouped[0]] == ["0", "1", "2", "4"]
 
 
 def test_the_first_training_documents_validate_if_there_is_no_such_split(repository: Path) -> None:

@@ -71,6 +71,18 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     assert sum(int(line[0]) for line in said if line.endswith("are empty, and left out")) == 7
 
 
+def test_a_column_says_which_documents_are_of_one_group(tmp_path: Path) -> None:
+    columns: dict[str, list[object]] = {"by": [7, None, 8], "text": ["A", "B", "C"]}
+    contents: dict[str, Any] = {
+        **{"a.parquet": columns, "b.csv": "text,by\nD,7\n", "c.txt": "E"},
+        "d.jsonl": '{"text": "F", "by": "x"}\n\n{"by": null, "text": "G"}\n',
+    }
+    train, validation = read_all(files(write(tmp_path, contents), group_column="by"))
+    groups = {d.name: d.group for d in train + validation}
+    named = {"a.parquet:1": "7", "a.parquet:2": "", "a.parquet:3": "8", "b.csv:1": "7"}
+    assert groups == named | {"c.txt": "", "d.jsonl:1": "x", "d.jsonl:3": ""}
+
+
 def test_names_and_split_do_not_depend_on_how_or_where_files_are_named(tmp_path: Path) -> None:
     contents = {f"x/{i}.txt": f"text {i}" for i in range(50)}
     folder = write(tmp_path / "one", contents) / "x"

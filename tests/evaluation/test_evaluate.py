@@ -4,8 +4,10 @@ import io
 import itertools
 import math
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from small import refusal, small_config
 from trained import ALONE, QUIET, rows_of, save_model, with_eval
 
+import lengthgen
 from lengthgen.config.schema import Config
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
@@ -123,6 +126,69 @@ def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]
         rows = evaluator.evaluate(redefined, run_dir, ranks=ALONE, show=QUIET)
         losses.add(loss([row for row in rows if (row["variant"], row["length"]) == ("mine", 64)]))
     assert len(losses - {None}) == 2
+
+
+# No schedule ends with the run, and a variant is scored last.
+CONSTANT = ["train.min_lr_ratio=1.0", "train.warmup_fraction=0.0", "eval.variants=[ntk]"]
+
+
+@pytest.fixture
+def keeping(own: Callable[..., Path], cache: Path) -> tuple[Config, Path]:
+    """A run that has taken 8 steps, and keeps the weights after 1, 2 and 4 of 128 tokens."""
+    words = "scheme=rope", "train.keep_checkpoints=4", f"runtime.cache={cache}", *CONSTANT
+    run_dir = own(*words)
+    return small_config(*words, f"runtime.root={run_dir.parent}"), run_dir
+
+
+def test_a_kept_checkpoint_is_scored_as_a_run_that_ends_there(
+    keeping: tuple[Config, Path], finished: Callable[..., Path], cache: Path
+) -> None:
+    config, run_dir = keeping
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept=[125, 500])
+    root = finished("scheme=rope", f"runtime.cache={cache}", *CONSTANT, "train.tokens=512")
+    (ended,) = root.glob("rope-*")
+    named = {"run": "", "weights": ""}  # which differ
+    kept, wanted = (
+        [row | named for row in rows_of(log) if row["tokens_seen"] == 512]
+        for log in (run_dir / "kept.jsonl", ended / "eval.jsonl")
+    )
+    assert kept == wanted
+    assert kept
+
+
+def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
+    keeping: tuple[Config, Path],
+) -> None:
+    config, run_dir = keeping
+    before, log = report.terminal([run_dir]), run_dir / "kept.jsonl"
+    small = with_eval(config, lengths=[16])
+    evaluator.evaluate(small, run_dir, ranks=ALONE, show=QUIET, kept=[256])
+    first = rows_of(log)
+    every = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
+    assert rows_of(log)[: len(first)] == first
+    assert {row["tokens_seen"] for row in first} == {256}
+    keys = ("tokens_seen", "variant", "length", "document")
+    assert len({tuple(row[key] for key in keys) for row in every}) == len(every)
+    assert {row["tokens_seen"] for row in every} == {128, 256, 512, 1024}
+    size = log.stat().st_size
+    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
+    assert log.stat().st_size == size
+    assert report.terminal([run_dir]) == before
+    key = ["variant", "length"]
+    losses: Any = lengthgen.results(run_dir, checkpoints=True).set_index(["tokens", *key])["loss"]
+    last: Any = lengthgen.results(run_dir).set_index(key)["loss"]
+    assert losses[1024].equals(last)
+    assert len(losses) == 4 * len(last)
+
+
+def test_without_such_a_checkpoint_nothing_is_evaluated(
+    keeping: tuple[Config, Path],
+) -> None:
+    evaluate = partial(evaluator.evaluate, *keeping, ranks=ALONE, show=QUIET)
+    assert "of 128, 256, 512" in refusal(evaluate, kept=[700])
+    shutil.rmtree(keeping[1] / "kept")
+    assert "train.keep_checkpoints" in refusal(evaluate, kept="all")
+    assert not (keeping[1] / "kept.jsonl").exists()
 
 
 def test_positions_are_drawn_from_the_seed_of_the_run(tmp_path: Path, cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""What long runs on GPUs use, as far as a CPU shows it; scripts/gpu_check.py checks the kernels."""
+"""What long runs on GPUs use, as far as a CPU shows it; test_gpu.py checks the kernels."""
 
 import functools
 from pathlib import Path

@@ -50,6 +50,7 @@ class Files(Source):
     path: Paths
     validation_path: Paths | None = None
     text_column: str = "text"
+    group_column: str | None = None
 
     @cached_property
     def split_paths(self) -> tuple[list[Path], list[Path]]:
@@ -117,7 +118,8 @@ class Files(Source):
                 at = len(document.text) * 19 // 20
                 at = document.text.rfind("\n", at * 18 // 19, at) + 1 or at  # not far before
                 part, cut = ("tail", slice(at, None)) if held_out else ("head", slice(at))
-                yield Document(name=f"{name}:{part}", text=document.text[cut])
+                named = f"{name}:{part}"
+                yield Document(name=named, text=document.text[cut], group=document.group)
 
     @cached_property
     def _two_longest(self) -> list[str | None]:
@@ -136,8 +138,8 @@ class Files(Source):
         for path in files:
             name = utf8(path.relative_to(folder).as_posix())
             try:
-                for text, place in texts(path, self.text_column):
-                    yield Document(name=f"{name}{place}", text=text)
+                for text, place, group in texts(path, self.text_column, self.group_column):
+                    yield Document(name=f"{name}{place}", text=text, group=group)
             except ValueError as error:
                 problems.append(str(error))
         if problems:

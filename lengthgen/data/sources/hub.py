@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen.config.schema import Positive
-from lengthgen.data.formats import text_of
+from lengthgen.data.formats import group_of, text_of
 from lengthgen.data.sources import Document, Source, files
 from lengthgen.errors import UserError, first_line
 
@@ -29,6 +29,7 @@ class Hub(Source):
     train_split: str = "train"
     validation_split: str | None = "validation"
     text_column: str = "text"
+    group_column: str | None = None
     streaming: bool = False
     documents: Positive | None = None
     validation_documents: Positive | None = None
@@ -68,10 +69,11 @@ class Hub(Source):
             number += 1
             try:
                 text = text_of(row, self.text_column)
+                group = group_of(row, self.group_column)
             except ValueError as error:
                 raise UserError(f"corpus.repo: row {number} of {self.repo} {error}") from None
             if text:
-                yield Document(name=f"{split}:{number}", text=text)
+                yield Document(name=f"{split}:{number}", text=text, group=group)
 
     @cached_property
     def rows(self) -> dict[str, Any]:
