@@ -31,7 +31,7 @@ PACKAGE = {
     "context": 893,  # copies, retrieval, key tokens, their lengths and figures
     "generation": 119,  # limits, imports
 }
-TESTS = 16_278  # was 16_021; context; 15,000; the grid of a study; kept weights; groups
+TESTS = 16_293  # 15,000; the grid of a study; kept weights; groups; numbers of a GPU, statements
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
 PART = 305
 FRAME = ("__init__.py", "base.py", "run.py", "cli.py", "register.py")

@@ -14,8 +14,9 @@ from repository import ROOT
 from small import MEASURED_AT_T, SMALL
 
 from lengthgen import __version__
+from lengthgen.config import study
 from lengthgen.config.compose import choices, compose
-from lengthgen.config.schema import from_plain
+from lengthgen.config.schema import from_overrides, from_plain
 from lengthgen.pipeline import validate
 
 DOCS = {
@@ -168,6 +169,20 @@ def test_tables_of_the_docs_have_what_lengthgen_list_shows() -> None:
         shown = re.sub(r"\]\([^)]*\)", "", table).splitlines()  # without addresses
         rows = [letters(line) for line in shown if line.startswith("| `")]
         assert rows == [*map(letters, here("list", kind).out.splitlines()[1:])], f"docs: {kind}"
+
+
+def test_the_sweeps_that_pages_of_results_name_are_grids_of_runs() -> None:
+    pages = "".join(page for name, page in DOCS.items() if name.startswith("results/"))
+    lines = "".join(blocks(pages, "sh")).splitlines()
+    grids = [
+        shlex.split(ln, comments=True) for ln in lines if re.match("lengthgen (sweep|tune)", ln)
+    ]
+    assert len(grids) > 4
+    for words in grids:
+        overrides = [word for word in words if re.match(r"[\w.]+=", word)]
+        points = study.expand(overrides, config_dir=None)
+        assert len({tuple(point) for point in points}) == len(points) > 1, words
+        assert validate(from_overrides(points[0], config_dir=None, plugins=[])), words
 
 
 def letters(text: str) -> str:
