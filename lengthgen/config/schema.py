@@ -125,14 +125,21 @@ class Model(Section):
     norm: Literal["layer", "rms"] = "layer"
     norm_epsilon: PositiveFloat = 1e-5
     embedding_norm: bool = False
-    qk_norm: bool = False
-    mlp: Literal["gelu", "gelu_tanh", "relu", "swiglu"] = "gelu"
+    norm_placement: Literal["pre", "post", "both"] = "pre"
+    embedding_scale: PositiveFloat = 1.0
+    qk_norm: bool | Literal["all_heads"] = False
+    mlp: Literal["gelu", "gelu_tanh", "relu", "swiglu", "geglu", "geglu_tanh"] = "gelu"
     biases: Annotated[list[Literal["norm", "qkv", "attention_out", "mlp"]], Distinct] = Field(
         default=[]
     )
     parallel_residual: bool = False
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     tied_head: bool = True
+
+    @property
+    def is_gated(self) -> bool:
+        """True if one half of the network's input matrix multiplies the other."""
+        return "glu" in self.mlp
 
     @property
     def label(self) -> str:
@@ -323,6 +330,7 @@ class Runtime(Section):
         return self.cache if self.cache is not None else self.root / ".cache"
 
 
+LATER = {"norm_placement": "pre", "embedding_scale": 1.0}  # names are older than these options
 NO_WEIGHTS: Any = {  # decides no weights, or _named adds it in another form
     **dict.fromkeys(("seed", "runtime", "eval", "variants"), True),
     "train": {"checkpoint_every", "keep_checkpoints", "val_every", "tuned", "init_from"},
@@ -375,6 +383,9 @@ class Config(Section):
         science = self.model_dump(mode="json", exclude=NO_WEIGHTS)
         science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
         science["model"] |= self.effective_model
+        for key, usual in LATER.items():
+            if science["model"][key] == usual:
+                del science["model"][key]
         science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
         digest = _digest([science, getattr(self.train.init_from, init, None)])
         return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"

@@ -73,14 +73,16 @@ def arguments(kind: type[Any], given: Mapping[str, Any], *first: str, where: str
     return dict(iter(validate(schema_of(kind, *first), dict(given), where=f"{where}.")))
 
 
-def validate(kind: type[T], plain: Mapping[str, Any], *, where: str = "") -> T:
+def validate(
+    kind: type[T], plain: Mapping[str, Any], *, where: str = "", strict: bool = False
+) -> T:
     """Returns plain values as a section, or as a dict[str, Section].
 
     Raises UserError with the first key, which `where` stands before, that is unknown, missing, of
-    another type or outside the bounds of its type.
+    another type or outside the bounds of its type. Strict: text is no number.
     """
     try:
-        return TypeAdapter(kind).validate_python(plain)
+        return TypeAdapter(kind).validate_python(plain, strict=strict)
     except ValidationError as error:
         known = {*flatten(plain), *_keys_of(kind)}
         raise UserError(

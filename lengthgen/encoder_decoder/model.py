@@ -67,8 +67,9 @@ class EncoderDecoder(Transformer):
             if getattr(config.runtime, key):
                 reason = f"model.arch={config.model.arch} lacks it"
                 raise UserError(f"runtime.{key}=true: {reason}; drop it")
-        for key in ("parallel_residual", "qk_norm", "n_kv_heads"):
-            if (value := getattr(config.model, key)) and config.model.arch == EncoderDecoder.arch:
+        for key in ("parallel_residual", "qk_norm", "n_kv_heads", "norm_placement"):
+            value = getattr(config.model, key)
+            if value not in (False, None, "pre") and config.model.arch == EncoderDecoder.arch:
                 given = f"model.{key}={json.dumps(value)}"
                 raise UserError(f"{given}: model.arch=encoder_decoder lacks it; drop it")
 

@@ -67,7 +67,7 @@ def load(
     if plain["model_type"] == OWN:
         state = load_file(folder / WEIGHTS)
     else:
-        state = ours(model, Tensors(folder, families()[plain["model_type"]]))
+        state = ours(model, Tensors(folder, families(plain["model_type"])[0]))
     model.load_state_dict(state)
     return model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER)
 

@@ -1,7 +1,8 @@
 """Configurations of pretrained models as ours, by the tables of families.yaml, and back.
 
-One table reads a config.json and writes it. What of a config.json is neither read nor known to
-leave logits alone is refused by name. A family fits a model here if what is written reads as it.
+One table reads a config.json and writes it. What of a config.json is neither read, nor as its class
+of transformers has it, nor known to leave logits alone is refused by name. A family fits a model
+here if what is written reads as it.
 """
 
 import math
@@ -9,9 +10,9 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from lengthgen import schemes
 from lengthgen.config import compose
@@ -21,38 +22,17 @@ from lengthgen.errors import UserError, first_line
 
 Parts = dict[str, dict[str, Any]]
 EMPTY = "nope"  # the scheme without parts
+INSTALL = "pip install 'lengthgen[transformers]'"
+FULL, SLIDING = "full_attention", "sliding_attention"
 ORIGINAL = "original_max_position_embeddings"
 BIASES = ["norm", "qkv", "attention_out", "mlp"]
-ACTIVATIONS = {  # of several names the first is written
-    **{"silu": "swiglu", "swish": "swiglu", "gelu": "gelu", "relu": "relu"},
-    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
-}
-ROPE_TYPES = {  # our part, and its arguments
-    "linear": ("pi", ["factor", ORIGINAL, "trained_factor"]),
-    "dynamic": ("dynamic_ntk", ["factor", ORIGINAL]),
-    "llama3": ("llama3", ["factor", ORIGINAL, "low_freq_factor", "high_freq_factor"]),
-    "yarn": ("yarn", ["factor", ORIGINAL, "beta_fast", "beta_slow"]),
-    "longrope": ("longrope", ["factor", ORIGINAL, "lambdas", "short_lambdas"]),
-}
-LAMBDAS = {"lambdas": "long_factor", "short_lambdas": "short_factor"}  # as transformers has them
 WRITTEN = ("llama", "qwen3", "qwen2", "smollm3", "gpt_neox", "mpt", "gpt2", "bloom")
 OWN = "lengthgen"  # the model_type of what no family of transformers computes
 NESTED = ("rope_scaling", "rope_parameters", "attn_config")
 NULL_IS_A_VALUE = ("sliding_window", "num_key_value_heads", "head_dim")  # elsewhere: the default
-IGNORED = re.compile(  # keys that change no logit of a trained model, unless a family takes them
-    r".*(dropout|pdrop|token_id)|summary_.*|_?attn_impl(ementation(_autoset)?)?|init_std"
-    r"|initializer_range|predict_special_tokens|_num_labels|output_past|unsloth_.*|finetuned"
-    r"|(torch_)?dtype|transformers[_.].*|architectures|model_type|_(model_)?name_or_path"
-    r"|_commit_hash|auto_map|id2label|label2id|return_dict|use_return_dict|problem_type|use_cache"
-    r"|prefix|pretraining_tp|layerdrop|task_specific_params|init_device|n_ctx|embedding_fraction"
-    r"|norm_type|reorder_and_upcast_attn|attention_softmax_in_fp32|masked_softmax_fusion"
-    r"|bias_dropout_fusion|skip_bias_add(_qkv)?|is_llama_config|lengthgen|learned_pos_emb"
-    r"|max_window_layers|head_dim|offset_alibi|init_config|tokenizer_name|cache_implementation"
-    r"|use_parallel_embedding|tokenizer_class|(min|max)_length|gradient_checkpointing|is_decoder"
-    r"|finetuning_task|output_(hidden_states|attentions)|do_sample|temperature|torchscript"
-    r"|(top|typical)_[kp]|num_(beams|beam_groups|return_sequences)|(repetition|length)_penalty"
-    r"|_flash_attn_2_enabled"
-)
+
+
+Several = Annotated[list[Any], BeforeValidator(lambda x: x if isinstance(x, list) else [x])]
 
 
 class Family(Section):
@@ -63,45 +43,102 @@ class Family(Section):
     prefix: str  # of all names but that of the head
     block: str
     parts: Parts
+    instead: dict[str, Parts] = Field(default={})  # parts where a key is true
     model: dict[str, Any] = Field(default={})  # options where config.json says nothing
     biases: list[str] = Field(default=[])
     switches: dict[str, list[str]] = Field(default={})  # of biases
-    only: dict[str, Any] = Field(default={})  # other values are refused
-    every: int | None = None  # such a layer is another: without RoPE, or of full attention
-    slides: bool = False  # layers have a window unless config.json says otherwise
-    full_rotates: bool = True  # layers of full attention have RoPE
-    per_head: bool = False  # queries, keys and values of a head side by side
+    only: dict[str, Several] = Field(default={})  # keys of which others than these are refused
+    ignored: list[str] = Field(default=[])  # keys that decide nothing here
+    partial: bool = False  # a share of the channels may rotate
+    scales: dict[str, tuple[str, float, float]] = Field(default={})  # key: modules, power, default
+    slides: Literal["all", "typed", "asked"] | None = None  # which layers have a window
+    window: int | None = None  # where config.json says nothing
+    rotates: Literal["all", "sliding", "listed"] = "all"  # which layers have RoPE
+    local_base: float | None = None  # of RoPE in layers with a window
+    grouped: bool = False  # of each head of keys: its queries, keys and values side by side
     transposed: bool = False  # matrices are [in, out]
     first_row: int = 0  # of learned positions
+    ends: bool = False  # transformers takes no text beyond T
+    unit_offset: bool = False  # weights of norms are less by 1
+    scales_embedding: bool = False  # by sqrt(d_model)
+
+
+class Table(Section):
+    """families.yaml: keys that change no logit of a trained model, and the families by name.
+
+    A name is a model_type, and what tells it from others of that type.
+    """
+
+    ignored: list[str]  # regular expressions
+    activations: dict[str, tuple[str | None, str | None]]  # of a network without gates, and with
+    rope_types: dict[str, tuple[str, dict[str, str]]]  # our part, and its arguments by ours
+    families: dict[str, Family]
 
 
 @cache
-def families() -> dict[str, Family]:
-    """Returns the families of families.yaml, by model_type."""
-    return validate(dict[str, Family], compose.read(Path(__file__).with_suffix(".yaml")))
+def table() -> Table:
+    """Returns families.yaml."""
+    return validate(Table, compose.read(Path(__file__).with_suffix(".yaml")))
+
+
+def families(kind: str) -> list[Family]:
+    """Returns the families of a model_type, the usual one first."""
+    return [family for name, family in table().families.items() if name.split()[0] == kind]
+
+
+def is_ignored(key: str, family: Family | None = None) -> bool:
+    """True for a key that changes no logit, unless a family takes it."""
+    known = [*table().ignored, *(family.ignored if family else [])]
+    return any(re.fullmatch(name, key) for name in known)
 
 
 class Keys:
-    """The keys of a config.json, and those of the mappings in it, that nothing has taken yet."""
+    """The keys of a config.json, and those of the mappings in it, that nothing has taken yet.
 
-    def __init__(self, plain: Mapping[str, Any]) -> None:
+    `usual` are those of its class of transformers, which has read it; None: nothing has. A key that
+    stands twice is then refused.
+    """
+
+    def __init__(self, plain: Mapping[str, Any], usual: Mapping[str, Any] | None) -> None:
+        self.is_read = usual is not None
+        self.left, self.usual = self._flat(plain), {} if usual is None else self._flat(usual)
+
+    def _flat(self, plain: Mapping[str, Any]) -> dict[str, Any]:
         flat = {key: value for key, value in plain.items() if key not in NESTED}
-        for key in NESTED:
-            flat |= plain.get(key) or {}
-        self.left = {k: x for k, x in flat.items() if x is not None or k in NULL_IS_A_VALUE}
+        for inner in (plain.get(key) or {} for key in NESTED):
+            for key in inner.keys() & flat.keys():
+                self._same(f"{key} at the top and below", [flat[key], inner[key]])
+            flat |= inner
+        return flat
+
+    def _same(self, names: str, values: list[Any]) -> None:
+        if not self.is_read and any(value != values[0] for value in values):
+            several = " and ".join(map(repr, values))
+            raise UserError(
+                f"config.json: {names}: {several}; transformers knows which counts; {INSTALL}"
+            )
 
     def take(self, names: str, default: Any = None) -> Any:
-        """Returns the value of the first of several names that is there."""
+        """Returns the value of the first of several names that is there and not null."""
         values = [self.left.pop(name) for name in names.split() if name in self.left]
+        values = [x for x in values if x is not None or {*names.split()} & {*NULL_IS_A_VALUE}]
+        self._same(names, values)
         return values[0] if values else default
 
-    def require(self, names: str, only: Any) -> None:
-        """Refuses every value but this one."""
-        if (value := self.take(names, only)) != only:
-            refuse(names, value)
+    def require(self, name: str, *only: Any) -> None:
+        """Refuses every value but these."""
+        if (value := self.left.pop(name, only[0])) not in only:
+            refuse(name, value)
+
+    def refuse_left(self, family: Family) -> None:
+        """Refuses what nothing has taken, unless it is as its class has it, or ignored."""
+        for key, value in self.left.items():
+            is_usual = key in self.usual and self.usual[key] == value
+            if not is_usual and not is_ignored(key, family):
+                refuse(key, value)
 
 
-def refuse(key: str, value: Any) -> None:
+def refuse(key: str, value: Any) -> NoReturn:
     """Raises UserError for what no option here stands for."""
     raise UserError(
         f"config.json: {key}={value!r} has no counterpart here, and without it this would be "
@@ -112,36 +149,57 @@ def refuse(key: str, value: Any) -> None:
 class Read(NamedTuple):
     """A configuration as ours: model, parts, and the parts of each layer."""
 
+    family: Family
     model: Model
     parts: Parts
     layers: list[list[str]] | None
     T: int
-    logit_scale: float
+    scales: dict[str, float]  # factors of weights by module; q: of queries within qkv
 
 
-def read(plain: Mapping[str, Any], length: int | None, *, where: Path) -> Read:
-    """Returns a config.json as ours; T is the given length, or the trained one.
-
-    Raises UserError for what has no counterpart here.
-    """
+def kind_of(plain: Mapping[str, Any], *, where: Path) -> str:
+    """Returns the model_type of a config.json. Raises UserError for one that is not read here."""
     kind = plain.get("model_type")
-    if kind not in families():
-        known = ", ".join(families())
+    if not isinstance(kind, str) or not families(kind):
+        known = ", ".join(dict.fromkeys(name.split()[0] for name in table().families))
         if kind == OWN:
             known += "; lengthgen.hub.exported.load reads lengthgen's own layout"
         raise UserError(f"{where}/config.json: no model_type={kind!r} here; known: {known}")
+    if isinstance(n := plain.get("num_hidden_layers"), int) and n > 1024:  # of which lists are made
+        raise UserError(f"{where}/config.json: num_hidden_layers={n} is above 1024")
+    return kind
+
+
+def read(
+    plain: Mapping[str, Any],
+    length: int | None,
+    *,
+    where: Path,
+    usual: Mapping[str, Any] | None = None,
+) -> Read:
+    """Returns a config.json as ours; T is the given length, or the trained one.
+
+    `usual`: the values of its class of transformers, if that has read it. Raises UserError for what
+    has no counterpart here.
+    """
+    kind = kind_of(plain, where=where)
     try:
-        return _read(Keys(plain), families()[kind], length)
+        keys = Keys(plain, usual)
+        several = families(kind)
+        fitting = (
+            f for f in several if all(keys.left.get(k, v[0]) in v for k, v in f.only.items())
+        )
+        return _read(keys, next(fitting, several[0]), length)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+    except Exception as error:  # of values that no check foresees
         why = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{where}/config.json does not fit model_type={kind} ({why})") from None
 
 
 def _read(keys: Keys, family: Family, length: int | None) -> Read:
     for key, value in family.only.items():
-        keys.require(key, value)
+        keys.require(key, *value)
     usual = {"norm_epsilon": 1e-5, "mlp": "gelu", "tied_head": True, **family.model}
     given = {option: keys.take(names, usual.get(option)) for option, names in family.keys.items()}
     model: dict[str, Any] = {**usual, **given}
@@ -149,38 +207,59 @@ def _read(keys: Keys, family: Family, length: int | None) -> Read:
         if model[name] is None:
             raise UserError(f"config.json: {family.keys[name].split()[0]} is missing")
     keys.require("word_embed_proj_dim", model["d_model"])  # of OPT
+    d_head = model.get("d_head") or model["d_model"] // model["n_heads"]
+    keys.require("head_dim", d_head)  # where no key of the family is called so
     model["d_ff"] = model.get("d_ff") or 4 * model["d_model"]
-    activation, is_gated = model["mlp"], " " in family.names["mlp_in"]
-    model["mlp"] = ACTIVATIONS.get(activation)
-    if model["mlp"] is None or is_gated != (model["mlp"] == "swiglu"):
-        refuse("hidden_act", activation)
+    activation = model["mlp"]
+    has_gates = "gate" in family.names["mlp_in"]
+    model["mlp"] = table().activations.get(activation, (None, None))[has_gates]
+    if model["mlp"] is None:
+        refuse(family.keys.get("mlp", "hidden_act"), activation)
     biases = {*family.biases}
     for key, switched in family.switches.items():
         on = keys.take(key, {*switched} <= biases)
+        if not isinstance(on, bool):
+            refuse(key, on)
         biases = biases | {*switched} if on else biases - {*switched}
     model["biases"] = [name for name in BIASES if name in biases]
-    longest, logit_scale = model.pop("length"), model.pop("logit_scale", 1.0)
+    if family.scales_embedding:
+        model["embedding_scale"] = model["d_model"] ** 0.5
+    scales: dict[str, float] = {}
+    for key, (modules, power, default) in family.scales.items():
+        factor = keys.take(key, default) ** power
+        for name in modules.split():  # attention divides by sqrt(d_head)
+            scales[name] = factor * d_head**0.5 if name in ("q", "q_norm") else factor
+    longest = model.pop("length")
     if (T := length or longest) is None:
         raise UserError("config.json names no trained length; give --length")
+    for n in (T, longest):
+        if n is not None and (type(n) is not int or not 1 < n <= 2**24):
+            raise UserError(
+                f"config.json: {family.keys['length'].split()[0]}={n!r} is no trained length"
+            )
     if "table" in family.names and longest != T:
         raise UserError(f"--length={T}: this model has {longest} learned positions; drop it")
-    parts, layers = family.parts, None
-    if "rope" in parts:
-        parts = _rope(keys, parts["rope"], longest or T, T)
-        parts, layers = _by_layer(keys, family, parts, n=model["n_layers"], T=T)
-    for key, value in keys.left.items():
-        if value and not IGNORED.fullmatch(key):  # an option that is off is no other model
-            refuse(key, value)
     named = {"name": "imported", "arch": "decoder", "init_std": 0.02, **model}
-    return Read(validate(Model, named, where="model."), parts, layers, T, logit_scale)
+    typed = validate(Model, named, where="config.json: ", strict=True)
+    parts, layers = family.parts, None
+    for key, others in family.instead.items():
+        parts = others if keys.take(key) else parts
+    if "rope" in parts:
+        parts = _rope(keys, family, longest or T, T)
+        parts, layers = _by_layer(keys, family, parts, n=typed.n_layers, T=T)
+    keys.refuse_left(family)
+    return Read(family, typed, parts, layers, T, scales)
 
 
-def _rope(keys: Keys, usual: dict[str, Any], longest: int, T: int) -> Parts:
+def _rope(keys: Keys, family: Family, longest: int, T: int) -> Parts:
     """Returns RoPE and the part that scales it."""
+    usual = family.parts["rope"]
+    if family.local_base is not None:
+        keys.left |= keys.take(FULL, {})
     kind = keys.take("rope_type type", "default")
     base = float(keys.take("rope_theta rotary_emb_base", usual["base"]))
     share = keys.take("partial_rotary_factor rotary_pct", usual["rotary_percentage"])
-    if share != 1 and (usual["rotary_percentage"] == 1 or kind in ("yarn", "longrope")):
+    if share != 1 and (not family.partial or kind in ("yarn", "longrope")):
         refuse("partial_rotary_factor", share)  # yarn and longrope: only rotated channels grow
     parts: Parts = {}
     if share:
@@ -188,9 +267,12 @@ def _rope(keys: Keys, usual: dict[str, Any], longest: int, T: int) -> Parts:
     original = keys.take(ORIGINAL, longest)
     if kind == "default":
         return parts
-    if kind not in ROPE_TYPES:
+    if kind not in table().rope_types:
         refuse("rope_type", kind)
-    s = keys.take("factor") or longest / original
+    s = keys.take("factor")
+    if s is None and kind != "longrope":
+        refuse("factor", s)
+    s = s or longest / original
     mscale = 1.0
     if kind == "yarn":
         mscale = 0.1 * math.log(s) + 1
@@ -202,8 +284,8 @@ def _rope(keys: Keys, usual: dict[str, Any], longest: int, T: int) -> Parts:
     usual = {"factor": s, "trained_factor": s, "beta_fast": 32, "beta_slow": 1}
     # linear names no length: that of which T is s times, so that the variant `pi` scales once more.
     usual[ORIGINAL] = {"dynamic": longest, "linear": round(T / s)}.get(kind, original)
-    part, names = ROPE_TYPES[kind]
-    parts[part] = {name: keys.take(LAMBDAS.get(name, name), usual.get(name)) for name in names}
+    part, names = table().rope_types[kind]
+    parts[part] = {ours: keys.take(name, usual.get(ours)) for ours, name in names.items()}
     return parts
 
 
@@ -211,21 +293,40 @@ def _by_layer(
     keys: Keys, family: Family, parts: Parts, *, n: int, T: int
 ) -> tuple[Parts, list[list[str]] | None]:
     """Returns the parts with the window of some layers, and the parts of each layer."""
-    every = keys.take("no_rope_layer_interval sliding_window_pattern", family.every) or n + 1
-    sliding = rotates = [(i + 1) % every > 0 for i in range(n)]
-    window, types = keys.take("sliding_window", 4096), keys.take("layer_types")
-    slides = keys.take("use_sliding_window", family.slides) and window is not None
-    if not slides:
-        sliding = [False] * n
-    elif types is not None:
-        sliding = [kind == "sliding_attention" for kind in types]
-    elif not family.slides:  # an older file, where max_window_layers counts
-        refuse("use_sliding_window", slides)
-    rotates = keys.take("no_rope_layers", rotates if family.full_rotates else sliding)
-    layers = [[*(parts if rotates[i] else []), *(["window"] * sliding[i])] for i in range(n)]
+    if family.slides is None:
+        return parts, None
+    asked = family.slides != "asked" or keys.take("use_sliding_window", False)
+    window = keys.take("sliding_window", family.window)
+    types = [FULL if asked and window is None else SLIDING] * n
+    if family.slides != "all":
+        types = keys.take("layer_types", None if asked else [FULL] * n)
+    if types is None:
+        raise UserError(f"config.json: layer_types is missing, which transformers makes; {INSTALL}")
+    if len(types) != n or {*types} - {FULL, SLIDING}:
+        refuse("layer_types", types)
+    sliding = [kind == SLIDING for kind in types]
+    if any(sliding) and not (asked and window):
+        refuse("sliding_window", window)
+    rotates = sliding if family.rotates == "sliding" else [True] * n
+    if family.rotates == "listed":
+        rotates = keys.take("no_rope_layers")
+    full_alone = set[str]()
+    if family.local_base is not None:  # what scales angles does so in layers of full attention
+        full_alone = parts.keys() - {"rope"}
+        local = {"rope_theta": keys.take("rope_local_base_freq", family.local_base)}
+        local |= keys.take(SLIDING, {})
+        if local.pop("rope_type", "default") != "default" or len(local) > 1:
+            refuse(f"rope_parameters.{SLIDING}", local)
+        bases = [float(local["rope_theta"]) if s else parts["rope"]["base"] for s in sliding]
+        parts = {**parts, "rope": {**parts["rope"], "base": bases}}
+    layers = [
+        [name for name in parts if rotates[i] and not (sliding[i] and name in full_alone)]
+        + ["window"] * sliding[i]
+        for i in range(n)
+    ]
     if not any(layers):
         return {}, None
-    if window is not None and any(sliding):
+    if window and any(sliding):
         parts = {**parts, "window": {"width": window / T, "sinks": 0}}
     return parts, None if all({*layer} == parts.keys() for layer in layers) else layers
 
@@ -254,10 +355,10 @@ def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] |
 
 def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[str, Any]:
     """Returns the config.json of a family, as near to a model as it comes."""
-    family, shape, model = families()[kind], config.shape, config.model.model_dump()
+    family, shape, model = families(kind)[0], config.shape, config.model.model_dump()
     model |= {"length": config.train.length, "vocab_size": vocab_size}
     model |= {"n_kv_heads": shape.n_kv_heads, "d_head": shape.d_head}
-    model["mlp"] = next(name for name, ours in ACTIVATIONS.items() if ours == config.model.mlp)
+    model["mlp"] = next(k for k, ours in table().activations.items() if config.model.mlp in ours)
     plain = {names.split()[0]: model[option] for option, names in family.keys.items()}
     plain |= {key: switched[0] in model["biases"] for key, switched in family.switches.items()}
     if "rope" in family.parts:
@@ -266,11 +367,11 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": own["base"]}
         if usual["rotary_percentage"] != 1:
             rope["partial_rotary_factor"] = own["rotary_percentage"]
-        for rope_type, (part, names) in ROPE_TYPES.items():
+        for rope_type, (part, names) in table().rope_types.items():
             if part in parts:
                 if rope_type in ("dynamic", "linear"):  # others are T, or follow from it
-                    names = names[:1]
-                arguments = {LAMBDAS.get(name, name): parts[part][name] for name in names}
+                    names = {"factor": "factor"}
+                arguments = {name: parts[part][ours] for ours, name in names.items()}
                 if None not in arguments.values():
                     rope |= {"rope_type": rope_type, **arguments}
         plain["rope_parameters"] = rope

@@ -24,7 +24,7 @@ from lengthgen.errors import UserError, first_line
 from lengthgen.files import new_folder, replace_file
 from lengthgen.hub.card import card, to_share
 from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
-from lengthgen.hub.families import OWN, families, written
+from lengthgen.hub.families import OWN, written
 from lengthgen.hub.weights import Weights, theirs
 from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, signals
@@ -113,7 +113,7 @@ def layout(config: Config, trained: Weights) -> tuple[dict[str, Any], Weights]:
     changed = {"model": read_as.model, "scheme": config.scheme.model_copy(update=of_family)}
     with torch.device("meta"):
         model = build_model(config.model_copy(update=changed), vocab_size=rows)
-    return keys, theirs(model, families()[keys["model_type"]], trained)
+    return keys, theirs(model, read_as.family, trained)
 
 
 def _own_keys(config: Config, rows: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""lengthgen import: a model in Hugging Face layout as a run directory, of which nothing is run."""
+"""lengthgen import: a model in Hugging Face layout as a run directory; no code of it is run."""
 
 import os
 import re
@@ -15,10 +15,11 @@ from lengthgen.config import compose
 from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain, to_plain
 from lengthgen.data.sources import source_of
 from lengthgen.data.sources.hub import hub_or_cache
-from lengthgen.data.tokenizer import prepended, read_tokenizer, token_bytes
+from lengthgen.data.tokenizer import prepended, read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
-from lengthgen.hub.families import EMPTY, OWN, Read, families, read
+from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read
+from lengthgen.hub.reference import compare, reference
 from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
 from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, signals, status
@@ -43,14 +44,29 @@ def import_model(
     """
     folder = _folder(source, say)
     plain = read_json(folder / "config.json")
-    trained: dict[str, Any] = plain.get(OWN, {}).get("config", {}).get("train", {})
-    length = length or trained.get("length")  # of an export, where MPT's own key is longer than T
-    read_as = read(plain, length, where=folder)
-    tensors = Tensors(folder, families()[plain["model_type"]])
-    tokenizer = _tokenizer(folder, rows=read_as.model.vocab_size or 0)
+    kind_of(plain, where=folder)
+    trained: Any = plain
+    for key in (OWN, "config", "train", "length"):  # of an export: MPT's own key is longer than T
+        trained = trained.get(key) if isinstance(trained, dict) else None
+    theirs = reference(plain, where=folder)
+    if theirs is None:
+        say(f"no transformers 5 here: its reading and logits are not compared; {INSTALL}")
+    keys, usual = (plain, None) if theirs is None else (theirs.keys, theirs.usual)
+    read_as = read(keys, length or trained, where=folder, usual=usual)
+    tensors = Tensors(folder, read_as.family)
+    shape, learned = read_as.model, read_as.T * ("table" in read_as.family.names)
+    numbers = shape.d_model * ((shape.vocab_size or 0) + shape.n_layers * shape.d_ff + learned)
+    if numbers > tensors.n_bytes:
+        raise UserError(
+            f"{folder}: config.json asks for {numbers:,} numbers or more, and the weights have "
+            f"{tensors.n_bytes:,} bytes"
+        )
+    tokenizer = _tokenizer(folder, rows=shape.vocab_size or 0)
     bos = prepended(tokenizer)
     here = Path(source).expanduser().is_dir()
     name = name or Path(os.path.abspath(source if here else source.partition("@")[0])).name
+    if lost := "".join(c for c in name if c.isalnum() and not c.isascii()):
+        raise UserError(f"{name}: {lost} cannot stand in the name of a run; give --name in ASCII")
     name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:63]
     if not isinstance(compose.values([f"study={name}"])["study"], str):
         name = f"_{name}"  # 1e5 and true are no words
@@ -64,8 +80,12 @@ def import_model(
     source_of(config.corpus).check()
     with torch.device("meta"):
         model = build_model(config, vocab_size=0)
-    weights = ours(model, tensors, scale=read_as.logit_scale)
+    weights = ours(model, tensors, scales=read_as.scales)
     tensors.refuse_left(weights["embedding.weight"])
+    if theirs is not None:
+        model.load_state_dict(weights, assign=True)
+        ends = read_as.family.ends
+        compare(model.eval(), theirs, folder, T=read_as.T, ends=ends, say=say)
     n = sum(weight.numel() for weight in weights.values())
     before = "nothing" if bos is None else tokenizer.id_to_token(bos)
     T = f"{read_as.T:,}"
@@ -100,7 +120,8 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     if not path.is_file():
         raise UserError(f"{folder} has no tokenizer.json; {CONVERT}")
     tokenizer = read_tokenizer(path)
-    if not 0 <= rows - (n := len(token_bytes(tokenizer))) < PADDING:
+    n = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    if not 0 <= rows - n < PADDING:
         more = "; or remove from its added_tokens those that have no row" if n > rows else ""
         raise UserError(
             f"{path} has {n} ids and the embedding {rows} rows; give the tokenizer of this "

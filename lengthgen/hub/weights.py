@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ CONVERT = (
     "write it with transformers: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR), "
     "AutoTokenizer likewise, then lengthgen import DIR"
 )
+FLOATS = ("F64", "F32", "F16", "BF16")
 Weights = dict[str, Tensor]
 
 
@@ -27,30 +29,40 @@ class Tensors:
 
     def __init__(self, folder: Path, family: Family) -> None:
         self.folder, self.family, self.taken = folder, family, set[str]()
-        index, names = folder / "model.safetensors.index.json", ["model.safetensors"]
-        if index.exists():
-            names = sorted({*read_json(index).get("weight_map", {}).values()})
-        self.files = [folder / name for name in names]
+        whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        is_sharded = index.exists() and not whole.exists()  # as transformers looks for them
+        self.files = _shards(index) if is_sharded else [whole]
+        if (adapter := folder / "adapter_config.json").exists():
+            names = f"{adapter.name} and {self.files[0].name}"
+            raise UserError(f"{folder}: {names} are two models; merge the adapter into the weights")
         self.named: dict[str, tuple[Any, str]] = {}
         for path in self.files:
             if path.parent != folder or not path.is_file():
                 reason = f"{folder} has no {path.name}"
-                if index.exists():
+                if is_sharded:
                     raise UserError(f"{reason}, which {index.name} names; download it again")
                 raise UserError(f"{reason}: another format may run code when it is read; {CONVERT}")
             try:
                 file: Any = safe_open(path, framework="pt")
                 full_names: list[str] = file.keys()
-                self.named |= {self._short(name): (file, name) for name in full_names}
+                for name in full_names:
+                    self._add(name, file)
             except (SafetensorError, OSError) as error:
                 reason = f"{path} is damaged or cut short ({first_line(error)})"
                 raise UserError(f"{reason}; download it again") from None
 
-    def _short(self, name: str) -> str:
-        """Returns a name without the prefix, of which some files have a part alone."""
+    def _add(self, name: str, file: Any) -> None:
+        """Names a tensor without the prefix, of which some files have a part alone."""
+        short = name
         for part in self.family.prefix.split("."):
-            name = name.removeprefix(f"{part}.")
-        return name
+            short = short.removeprefix(f"{part}.")
+        if short in self.named:
+            raise UserError(f"{self.folder}: {self.named[short][1]} and {name} are one weight")
+        self.named[short] = file, name
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files)
 
     def sha256(self) -> str:
         """Returns that of the files' own."""
@@ -61,7 +73,11 @@ class Tensors:
             raise UserError(f"{self.folder} has no weight {name}")
         self.taken.add(name)
         file, full_name = self.named[name]
-        return file.get_tensor(full_name).float()
+        if (kind := file.get_slice(full_name).get_dtype()) not in FLOATS:
+            raise UserError(f"{self.folder}: {full_name} is of {kind}, not a float; {CONVERT}")
+        if not (tensor := file.get_tensor(full_name).float()).isfinite().all():
+            raise UserError(f"{self.folder}: {full_name} has numbers that are not finite")
+        return tensor
 
     def refuse_left(self, embedding_VD: Tensor) -> None:
         """Refuses what nothing has taken, but for tables that are computed here and a tied head."""
@@ -76,25 +92,43 @@ class Tensors:
             )
 
 
-def ours(model: Transformer, tensors: Tensors, *, scale: float = 1.0) -> Weights:
+def _shards(index: Path) -> list[Path]:
+    """Returns the files that an index names. Raises UserError for one that names none."""
+    weight_map = read_json(index).get("weight_map")
+    names = [*weight_map.values()] if isinstance(weight_map, dict) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{index}: weight_map names no files; download it again")
+    return [index.parent / name for name in sorted({*names})]
+
+
+def ours(
+    model: Transformer, tensors: Tensors, *, scales: Mapping[str, float] | None = None
+) -> Weights:
     """Returns the weights of a model in fp32. Raises UserError if one is missing.
 
-    `scale` is that of the logits, which the final norm takes on.
+    `scales` are factors of modules, and of the queries within qkv, which these weights take on.
     """
-    family, weights = tensors.family, Weights()
+    family, weights, scales = tensors.family, Weights(), scales or {}
     for name, parameter in model.state_dict().items():
         names, module = _theirs(name, family)
         parts = {theirs: tensors.take(theirs) for theirs in names}
         x = cat([*parts.values()])
         if family.transposed and name.startswith("blocks.") and x.dim() == 2:
             x = x.T
-        if family.per_head and module == "qkv":
-            heads = (model.shape.n_heads, 3, model.shape.d_head)
-            x = x.unflatten(0, heads).transpose(0, 1).flatten(0, 2)
+        if family.grouped and module == "qkv" and len(x) == sum(model.shape.qkv_widths):
+            n, H = model.shape.n_kv_heads, model.shape.n_heads
+            heads = x.unflatten(0, (n, H // n + 2, model.shape.d_head))
+            sorts = heads[:, :-2], heads[:, -2], heads[:, -1]
+            x = cat([sort.reshape(-1, *x.shape[1:]) for sort in sorts])
         if module == "table":
             x = x[family.first_row :]
-        if name.startswith("norm."):
-            x = x * scale
+        if family.unit_offset and module.endswith("norm"):
+            x = x + 1
+        if module in scales:
+            x = x * scales[module]
+        if module == "qkv" and "q" in scales:
+            n_queries = model.shape.qkv_widths[0]
+            x = cat([x[:n_queries] * scales["q"], x[n_queries:]])
         if x.shape != parameter.shape:
             shapes = ", ".join(f"{theirs} {list(part.shape)}" for theirs, part in parts.items())
             raise UserError(
@@ -114,7 +148,7 @@ def theirs(model: Transformer, family: Family, weights: Weights) -> Weights:
     for name, parameter in model.state_dict().items():
         x = weights[name] if name in weights else zeros(parameter.shape)
         names, module = _theirs(name, family)
-        if family.per_head and module == "qkv":
+        if family.grouped and module == "qkv":  # each head has keys of its own
             heads = (3, model.shape.n_heads, model.shape.d_head)
             x = x.unflatten(0, heads).transpose(0, 1).flatten(0, 2)
         if family.transposed and name.startswith("blocks.") and x.dim() == 2:
@@ -138,6 +172,9 @@ def _theirs(name: str, family: Family) -> tuple[list[str], str]:
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the keys of a JSON file. Raises UserError if it has none."""
     try:
-        return dict(json.loads(read_bytes(path)))
-    except (OSError, ValueError, TypeError) as error:
+        plain = json.loads(read_bytes(path))
+        if not isinstance(plain, dict):
+            raise ValueError("it is no object")
+        return plain
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {first_line(error)}") from None

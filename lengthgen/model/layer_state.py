@@ -39,7 +39,7 @@ class StateBlock(Block):
         attended, mean = both.unflatten(-1, (self.shape.n_heads, -1)).split(
             [v.shape[-1], state.shape[-1]], dim=-1
         )
-        attended_BQD = self.attention_dropout(self.attention_out(attended.flatten(2)))
+        attended_BQD = self.attention_added(attended.flatten(2))
         added_BQD = self.mlp(x_BQD if self.model.parallel_residual else x_BQD + attended_BQD)
         with torch.autocast(x_BQD.device.type, enabled=False):
             state_BQE = carrier.next_state(mean.flatten(2), added_BQD, c)

@@ -43,16 +43,22 @@ class Block(nn.Module):
         super().__init__()
         self.model, self.shape = config.model, config.shape
         D, d_ff, K = self.model.d_model, self.model.d_ff, self.shape.d_head
-        self.attention_norm = norm_of(self.model, D)
+        before, after = (self.model.norm_placement in (one, "both") for one in ("pre", "post"))
+        self.attention_norm = self.norm(D, given=before)
         self.qkv = self.linear("qkv", D, sum(self.shape.qkv_widths))
         self.attention_out = self.linear("attention_out", self.shape.n_heads * K, D)
-        self.mlp_norm = norm_of(self.model, D)
-        self.mlp_in = self.linear("mlp", D, 2 * d_ff if self.model.mlp == "swiglu" else d_ff)
+        self.mlp_norm = self.norm(D, given=before)
+        self.mlp_in = self.linear("mlp", D, 2 * d_ff if self.model.is_gated else d_ff)
         self.mlp_out = self.linear("mlp", d_ff, D)
-        self.q_norm, self.k_norm = (
-            norm_of(self.model, K) if self.model.qk_norm else nn.Identity() for _ in "qk"
-        )
+        self.norms_heads = self.model.qk_norm != "all_heads"
+        widths = [K, K] if self.norms_heads else self.shape.qkv_widths[:2]
+        self.q_norm, self.k_norm = (self.norm(n, given=bool(self.model.qk_norm)) for n in widths)
+        self.attention_post_norm, self.mlp_post_norm = (self.norm(D, given=after) for _ in range(2))
         self.attention_dropout, self.mlp_dropout = (Dropout(self.model.dropout) for _ in range(2))
+
+    def norm(self, width: int, *, given: bool) -> nn.Module:
+        """Returns a normalisation, or what changes nothing in the place of one."""
+        return norm_of(self.model, width) if given else nn.Identity()
 
     def linear(self, name: str, n_in: int, n_out: int) -> nn.Linear:
         """Returns a matrix, with a bias if model.biases names it."""
@@ -79,16 +85,23 @@ class Block(nn.Module):
         """Returns what attention adds to the last tokens of all that are kept, [B, Q, D]."""
         c = c.of_queries(kept.x_BSD, n_queries=n_queries)
         q, k, v = self.mixed(kept.qkv_BSE, c)
-        out_BQD = self.attention_out(self.attended(q[:, :, c.rows], k, v, c))
-        return self.attention_dropout(out_BQD)
+        return self.attention_added(self.attended(q[:, :, c.rows], k, v, c))
+
+    def attention_added(self, attended_BQC: Tensor) -> Tensor:
+        """Returns what attention adds, [B, Q, D], given the heads' values side by side."""
+        return self.attention_dropout(self.attention_post_norm(self.attention_out(attended_BQC)))
 
     def mixed(self, qkv_BSE: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Returns all tokens' queries, keys and values after the parts' `projections`, by head."""
         with torch.autocast(qkv_BSE.device.type, enabled=False):
             for part in c.hooks.projections:
                 qkv_BSE = part.projections(qkv_BSE, c)
-        q, k, v = (self.heads(x) for x in qkv_BSE.split(self.shape.qkv_widths, dim=-1))
+        q, k, v = qkv_BSE.split(self.shape.qkv_widths, dim=-1)
+        if self.norms_heads:
+            q, k, v = map(self.heads, (q, k, v))
         q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+        if not self.norms_heads:
+            q, k, v = map(self.heads, (q, k, v))
         if (n := q.shape[1] // k.shape[1]) > 1:
             k, v = (x.repeat_interleave(n, dim=1) for x in (k, v))
         return q, k, v
@@ -102,15 +115,17 @@ class Block(nn.Module):
     def mlp(self, x_BTD: Tensor) -> Tensor:
         """Returns the block's network of x."""
         x_BTF = self.mlp_in(self.mlp_norm(x_BTD))
+        x_BTF, *gated = x_BTF.chunk(2, dim=-1) if self.model.is_gated else (x_BTF,)
         match self.model.mlp:
             case "swiglu":
-                gate, x_BTF = x_BTF.chunk(2, dim=-1)
-                x_BTF = F.silu(gate) * x_BTF
+                x_BTF = F.silu(x_BTF)
             case "relu":
                 x_BTF = x_BTF.relu()
             case kind:
-                x_BTF = F.gelu(x_BTF, approximate="tanh" if kind == "gelu_tanh" else "none")
-        return self.mlp_dropout(self.mlp_out(x_BTF))
+                x_BTF = F.gelu(x_BTF, approximate="tanh" if kind.endswith("tanh") else "none")
+        for up_BTF in gated:
+            x_BTF = x_BTF * up_BTF
+        return self.mlp_dropout(self.mlp_post_norm(self.mlp_out(x_BTF)))
 
     def heads(self, x_BTC: Tensor) -> Tensor:
         """Returns the heads' channels apart, [B, H, T, K]."""
@@ -134,6 +149,7 @@ class Transformer(nn.Module):
         vocab_size = max(vocab_size, model.vocab_size or 0)
         self.checkpointing = config.runtime.activation_checkpointing
         self.embedding = nn.Embedding(vocab_size, model.d_model)
+        self.embedding_scale = model.embedding_scale
         self.scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
         self.blocks = nn.ModuleList(self.block_type(config) for _ in range(model.n_layers))
         self.norm = norm_of(model, model.d_model)
@@ -176,7 +192,9 @@ class Transformer(nn.Module):
         `of`: shape, scheme and dropout, if not the model's own but those of its encoder.
         """
         shape, scheme, dropout = of or (self.shape, self.scheme, self.embedding_dropout)
-        x_BTD = self.embedding(tokens_BT)
+        x_BTD, table_VD = self.embedding(tokens_BT), self.embedding.weight
+        if self.embedding_scale != 1:
+            x_BTD, table_VD = x_BTD * self.embedding_scale, table_VD * self.embedding_scale
         if self.embedding_norm is not None:
             x_BTD = self.embedding_norm(x_BTD)
         c = AttentionContext.of_call(
@@ -185,7 +203,7 @@ class Transformer(nn.Module):
             x_BTD,
             training=self.training,
             generator=generator,
-            embedding_VD=self.embedding.weight if self.embedding_norm is None else None,
+            embedding_VD=table_VD if self.embedding_norm is None else None,
         )
         with torch.autocast(tokens_BT.device.type, enabled=False):
             pos = scheme.positions(tokens_BT, c)

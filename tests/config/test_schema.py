@@ -75,6 +75,7 @@ OTHER_WEIGHTS = [
     *("model.mlp=swiglu", "model.n_kv_heads=2", "model.tied_head=false", "model.mlp=gelu_tanh"),
     *("model.biases=[norm,qkv,attention_out,mlp]", "model.parallel_residual=true"),
     *("model.embedding_norm=true", "model.vocab_size=99", "model.d_head=6", "model.qk_norm=true"),
+    *("model.norm_placement=post", "model.embedding_scale=2.0", "model.qk_norm=all_heads"),
 ]
 BASE = "train.precision=fp32"
 

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from lengthgen.data import corpora
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported
 from lengthgen.hub.exported import load
-from lengthgen.hub.families import read
+from lengthgen.hub.families import Read, read
 from lengthgen.hub.folder import export
+from lengthgen.hub.reference import reference
 from lengthgen.model.build import build_model, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
@@ -68,6 +70,19 @@ MODELS: dict[str, dict[str, Any]] = {
     "opt": {**SIZE, "ffn_dim": 56, "max_position_embeddings": T, "word_embed_proj_dim": 36},
     "bloom": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V, "seq_length": T},
     "bloom without a length": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V},
+    "gemma3_text": {**SHARED, "head_dim": 10, "sliding_window": 9, "sliding_window_pattern": 2},
+    "phi3": SHARED,
+    "olmo2": SHARED,
+    "granite": {**SHARED, "attention_multiplier": 0.2, "embedding_multiplier": 3.0},
+    "stablelm": {**SHARED, "hidden_size": 48},
+    "stablelm parallel": {**SHARED, "hidden_size": 48, "use_parallel_residual": True},
+    "falcon": SIZE,
+    "falcon alibi": {
+        **SIZE,
+        "alibi": True,
+        **dict.fromkeys(("multi_query", "parallel_attn"), False),
+    },
+    "falcon groups": {**SIZE, "new_decoder_architecture": True, "num_kv_heads": 1, "bias": True},
     "mpt": {"d_model": 36, "n_heads": 3, "n_layers": 3, "max_seq_len": T, "vocab_size": V},
 }
 
@@ -303,21 +318,71 @@ MODEL = "model.safetensors"
 INDEX = json.dumps({"weight_map": {"lm_head.weight": "model-2.safetensors"}})
 AXIAL, MORE = {"rope_type": "axial"}, {"rope_theta": 9.0, "mrope_section": [2]}
 GATE = {"model.gate": torch.ones(2)}
+HEAD = "lm_head.weight"
+
+
+def written(name: str, text: str | bytes) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_bytes(
+        text if isinstance(text, bytes) else text.encode()
+    )
+
+
+def sharded(index: str) -> Callable[[Path], Any]:
+    """Returns what makes model.safetensors a shard that this index names, or does not."""
+
+    def change(folder: Path) -> None:
+        (folder / MODEL).rename(folder / "model-1.safetensors")
+        (folder / f"{MODEL}.index.json").write_text(index)
+
+    return change
+
+
+def far_id(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    plain = json.loads(path.read_text())
+    plain["model"]["vocab"]["far"] = 2**31 - 1
+    path.write_text(json.dumps(plain))
+
+
 BAD: list[tuple[Callable[[Path], Any], str]] = [
     (lambda f: (f / "config.json").unlink(), "is no folder with a config.json"),
     (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
     (lambda f: os.truncate(f / MODEL, 9_000), "model.safetensors is damaged or cut short"),
-    (lambda f: (f / f"{MODEL}.index.json").write_text(INDEX), "has no model-2.safetensors, which"),
+    (sharded(INDEX), "has no model-2.safetensors, which"),
+    (sharded("[]"), "index.json cannot be read: it is no object"),
+    (sharded('{"weight_map": {"a": 1}}'), "index.json: weight_map names no files"),
+    (sharded('{"weight_map": {"a": "../model.safetensors"}}'), "has no model.safetensors, which"),
+    (written("adapter_config.json", "{}"), "adapter_config.json and model.safetensors are two mod"),
+    (written("config.json", "[" * 9999), "config.json cannot be read"),
+    (written("config.json", '[["a", 1]]'), "config.json cannot be read: it is no object"),
+    (config(model_type=["llama"]), "no model_type=['llama'] here"),
+    (config(num_hidden_layers=10**12), "num_hidden_layers=1000000000000 is above 1024"),
+    (config(vocab_size=2**20), "config.json asks for 37,754,784 numbers"),
+    (config(max_position_embeddings=0), "max_position_embeddings=0 is no trained length"),
+    (config(rope_parameters=[1]), "transformers cannot read it"),
+    (config(rope_parameters={"rope_theta": {}}), "does not fit model_type=llama"),
+    (config(is_causal=False), "is_causal=False has no counterpart"),
+    (config(unheard_of=None), "unheard_of=None has no counterpart"),
+    (config(sliding_window_pattern=2), "sliding_window_pattern=2 has no counterpart"),
+    (config(layer_types=["full_attention"] * 3), "layer_types=["),
+    (far_id, "tokenizer.json has 2147483648 ids and the embedding 320 rows"),
+    (weights(lambda w: w[HEAD].fill_(torch.nan)), "lm_head.weight has numbers that are not finite"),
+    (weights(lambda w: w.update({HEAD: w[HEAD].char()})), "lm_head.weight is of I8, not a float"),
+    (
+        weights(lambda w: w.update({"norm.weight": w["model.norm.weight"].clone()})),
+        "norm.weight are one weight",
+    ),
     (lambda f: (f / MODEL).rename(f / "pytorch_model.bin"), "has no model.safetensors: another fo"),
     (lambda f: (f / "tokenizer.json").unlink(), "has no tokenizer.json"),
-    (config(vocab_size="99"), "ids and the embedding 99 rows"),
+    (config(vocab_size=99), "ids and the embedding 99 rows"),
     (config(model_type="mamba"), "no model_type='mamba' here"),
     (config(final_logit_softcapping=30.0), "final_logit_softcapping=30.0"),
     (config(hidden_act="relu2"), "hidden_act='relu2'"),
     (config(rope_parameters=AXIAL), "rope_type='axial' has no counterpart"),
+    (config(rope_parameters={**AXIAL, "type": "linear"}), "rope_type='axial' has no counterpart"),
     (config(rope_parameters=MORE), "mrope_section=[2] has no counterpart"),
-    (config(num_hidden_layers="3"), "does not fit model_type=llama"),
-    (config(hidden_size=None), "hidden_size is missing"),
+    (config(num_hidden_layers="3"), "expected int, got str"),
+    (config(hidden_size=None), "expected int, got NoneType"),
     (config(intermediate_size=60), "[56, 36] give [112, 36], and config.json asks for [120, 36]"),
     (weights(lambda w: w.pop("model.norm.weight")), "has no weight norm.weight"),
     (weights(lambda w: w.update(GATE)), "gate (1 in all) has no counterpart"),
@@ -356,6 +421,9 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
 PUBLISHED: dict[str, dict[str, Any]] = {  # keys of models on the Hub that change nothing
     "bloom": {"offset_alibi": 100, "skip_bias_add": True, "slow_but_exact": False},
     "mpt": {"init_config": {"init_gain": 0}, "tokenizer_name": "EleutherAI/gpt-neox-20b"},
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "use_mrope": False},
+    "gpt2": {"n_ctx": 1024, "n_special": 0, "task_specific_params": {"text": {}}},
+    "falcon": {"apply_residual_connection_post_layernorm": False, "ff_factor": 4},
     "cohere2": {
         **{"cache_implementation": "hybrid", "layer_switch": 4, "rotary_pct": 1.0},
         **{"order_of_interleaved_layers": "local_attn_first", "use_gated_activation": True},
@@ -368,11 +436,72 @@ PUBLISHED: dict[str, dict[str, Any]] = {  # keys of models on the Hub that chang
 @pytest.mark.parametrize("kind", PUBLISHED)
 def test_keys_of_published_models_that_change_nothing_are_passed_over(kind: str) -> None:
     plain = {**MODELS[kind], "model_type": kind}
-    usual = read(plain, None, where=Path())
-    assert read({**plain, **PUBLISHED[kind]}, None, where=Path()) == usual
+
+    def ours(plain: dict[str, Any]) -> Read:
+        theirs = reference(plain, where=Path())
+        assert theirs is not None
+        return read(theirs.keys, T, where=Path(), usual=theirs.usual)
+
+    assert ours({**plain, **PUBLISHED[kind]}) == ours(plain)
     if kind == "cohere2":
         other = {**plain, "order_of_interleaved_layers": "global_attn_first"}
-        assert "order_of_interleaved_layers='global" in refusal(read, other, None, where=Path())
+        assert "order_of_interleaved_layers='global" in refusal(ours, other)
+
+
+def test_of_two_files_that_claim_to_be_the_model_it_is_the_one_that_transformers_takes(
+    save: Callable[..., Path],
+) -> None:
+    folder, theirs = save(their_model("llama"), max_shard_size="20KB"), their_model("llama")
+    with torch.no_grad():
+        theirs.model.norm.weight.mul_(2)
+    save_file({k: v.contiguous() for k, v in theirs.state_dict().items()}, folder / MODEL)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    assert (folder / f"{MODEL}.index.json").exists()
+    want = logits(transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), some_tokens(T))
+    close(want, logits(theirs, some_tokens(T)), atol=1e-6)
+    close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
+
+
+def test_keys_that_stand_twice_count_as_in_transformers(save: Callable[..., Path]) -> None:
+    folder = save(their_model("llama linear"))
+    default = {"rope_type": "default", "rope_theta": 500.0}
+    config(rope_parameters=default, rope_scaling={"type": "linear", "factor": 4.0})(folder)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    want = logits(theirs, some_tokens(2 * T))
+    close(logits(our_model(run_of(folder)), some_tokens(2 * T)), want, atol=1e-5)
+    assert theirs.config.rope_parameters["rope_type"] == "linear"
+
+
+def test_weights_that_compute_something_else_in_transformers_are_refused(
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(their_model("llama"))
+    monkeypatch.setattr(transformers.models.llama.modeling_llama, "rotate_half", lambda x: x)
+    assert "differ by" in refusal(run_of, folder)
+    assert not (folder.parent / "runs").exists()
+
+
+def test_without_transformers_a_line_says_so_and_what_only_it_can_settle_is_refused(
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = their_model("llama linear")
+    folder, said = save(theirs), list[str]()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    how: Any = {"name": None, "length": None, "say": said.append}
+    words = [*TEXT, f"runtime.root={folder.parent / 'runs'}"]
+    run_dir = imported.import_model(str(folder), overrides=words, **how)
+    assert said[0].endswith("pip install 'lengthgen[transformers]'")
+    close(logits(our_model(run_dir), some_tokens(T)), logits(theirs, some_tokens(T)), atol=1e-5)
+    config(rope_theta=7.0)(folder)
+    assert "rope_theta at the top and below: 7.0 and 500.0" in refusal(run_of, folder)
+
+
+def test_letters_that_a_name_cannot_have_are_refused(good: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(good, tmp_path / "\u6a21\u578b 7B")
+    ran = here("import", str(folder), *TEXT, f"runtime.root={tmp_path}")
+    assert "\u6a21\u578b cannot stand in the name of a run; give --name" in ran.error
+    ran = here("import", str(folder), "--name=model 7B", *TEXT, f"runtime.root={tmp_path}")
+    assert "/rope-model_7B-" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ The logit of query i and key j gets -m_h (i - j), not -m_h j, which rounds to th
 neighbouring keys in half precision beyond a few thousand tokens. Slopes of head counts that are no
 power of two are the release's (fairseq/models/transformer.py, get_slopes).
 
+`alibi_falcon` is that of Falcon-RW (Penedo et al. 2023, arXiv 2306.01116), for imported models.
+
 `alibi_learned` is that of McGill-NLP/length-generalization (Kazemnejad et al. 2023, arXiv
 2305.19466): logarithms of slopes are parameters, and begin at ALiBi's. That code has slope * j.
 """
@@ -61,6 +63,22 @@ class Alibi(Part):
         # Finite, as a row past the end of its prompt has no key on one of its sides.
         lowest = torch.finfo(c.dtype).min / 2
         return (-m_H[:, None, None] * c.distance()).masked_fill(hidden, lowest)
+
+
+class AlibiFalcon(Part):
+    """Adds m_h j / sqrt(d_head) to the logits of key j: ALiBi of Falcon, in bf16 as it was trained.
+
+    HF transformers, models/falcon, build_alibi_tensor: m_h, j and their product are rounded to 8
+    bits, so that neighbouring keys beyond the 256th may have one bias.
+    """
+
+    shift_invariant = False
+
+    def bias(self, c: AttentionContext) -> Tensor:
+        m_H = constant(tuple(slopes(c.shape.n_heads)), c.q_pos.device, c.dtype).bfloat16()
+        bias = m_H[:, None, None] * c.k_pos[..., None, None, :].bfloat16()
+        size = c.q_pos.shape[-1], c.k_pos.shape[-1]
+        return (bias.to(c.dtype) / c.shape.d_head**0.5).expand(*bias.shape[:-2], *size)
 
 
 class AlibiLearned(Part):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.parameters import Base
-from lengthgen.schemes.rotary.rope import Rope, angles, powers
+from lengthgen.schemes.rotary.rope import Rope, angles
 
 
 class LinearAttention(Part):
@@ -42,7 +42,7 @@ class LinearAttention(Part):
         q, k = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in wide)
         total_BHQ1 = (q @ k.mT).tril(c.rows.start).sum(-1, keepdim=True)
         if self.rope is not None:
-            omega_R = powers(self.rope.base, c.shape.d_head, c)
+            omega_R = self.rope.omega(c)
             q = self.rope.rotate(q, angles(c.q_pos, omega_R))
             k = self.rope.rotate(k, angles(c.k_pos, omega_R))
         return q @ k.mT / total_BHQ1

@@ -22,7 +22,7 @@ from torch import Tensor
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
 from lengthgen.schemes.content.short_conv import convolved
 from lengthgen.schemes.parameters import Base, cast, normal, running_sum
-from lengthgen.schemes.rotary.rope import Rope, powers
+from lengthgen.schemes.rotary.rope import Rope
 
 
 class SelectiveRope(Part):
@@ -60,5 +60,5 @@ class SelectiveRope(Part):
         phi_BSC = F.linear(F.linear(F.normalize(x_BSHK, dim=-1).flatten(2), down), up)
         phi_BCS = convolved(phi_BSC, kernel).mT
         total_BHSR = running_sum(phi_BCS).unflatten(1, (c.shape.n_heads, -1)).mT
-        theta_R = powers(self.rope.base, c.shape.d_head, c)
+        theta_R = self.rope.omega(c)
         return (theta_R * total_BHSR).remainder(2 * math.pi).to(c.dtype)

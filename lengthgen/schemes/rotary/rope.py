@@ -21,7 +21,8 @@ from lengthgen.schemes.parameters import Base, Share, head_width
 class Rope(Part):
     """Rotates queries and keys by angles proportional to their positions.
 
-    base: theta in the paper's code, 10000. rotary_percentage: share of leading channels, in (0, 1].
+    base: theta in the paper's code, 10000; a list has one for each layer, in a cycle (Gemma 3).
+    rotary_percentage: share of leading channels, in (0, 1].
     """
 
     bidirectional = True
@@ -31,12 +32,14 @@ class Rope(Part):
         self,
         shape: ModelDims,
         *,
-        base: Base,
+        base: Base | list[Base],
         rotary_percentage: Share,
         layout: Literal["half", "interleaved"],
     ) -> None:
         super().__init__(shape)
-        self.base, self.layout = base, layout
+        self.bases, self.layout = base if isinstance(base, list) else [base], layout
+        if not self.bases:
+            raise ValueError("base=[] has no number; give one, or one for each layer")
         self.n_rotated = int(shape.d_head * rotary_percentage)
         if self.n_rotated < 2 or self.n_rotated % 2:
             wider = math.ceil(2 * (self.n_rotated // 2 + 1) / rotary_percentage)
@@ -55,7 +58,7 @@ class Rope(Part):
 
     def omega(self, c: AttentionContext) -> Tensor:
         """Returns the angle per position of each channel pair, [R/2] in c.dtype."""
-        return powers(self.base, self.n_rotated, c)
+        return powers(self.bases[c.layer % len(self.bases)], self.n_rotated, c)
 
     def rotate(self, x_BHTK: Tensor, theta_TR: Tensor) -> Tensor:
         """Returns x with its leading channels turned by theta, in x's dtype."""
