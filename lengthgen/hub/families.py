@@ -63,7 +63,7 @@ class Family(Section):
     scales_embedding: bool = False  # by sqrt(d_model)
 
 
-class Table(Section):
+class FamilyTable(Section):
     """families.yaml: keys that change no logit of a trained model, and the families by name.
 
     A name is a model_type, and what tells it from others of that type.
@@ -76,9 +76,9 @@ class Table(Section):
 
 
 @cache
-def table() -> Table:
+def table() -> FamilyTable:
     """Returns families.yaml."""
-    return validate(Table, compose.read(Path(__file__).with_suffix(".yaml")))
+    return validate(FamilyTable, compose.read(Path(__file__).with_suffix(".yaml")))
 
 
 def families(kind: str) -> list[Family]:
