@@ -125,6 +125,12 @@ class Keys:
         self._same(names, values)
         return values[0] if values else default
 
+    def of_class(self, name: str) -> Any:
+        """Returns what an older file has not, and its class makes."""
+        if (value := self.take(name)) is None:
+            raise UserError(f"config.json: {name} is missing, which transformers makes; {INSTALL}")
+        return value
+
     def require(self, name: str, *only: Any) -> None:
         """Refuses every value but these."""
         if (value := self.left.pop(name, only[0])) not in only:
@@ -299,9 +305,7 @@ def _by_layer(
     window = keys.take("sliding_window", family.window)
     types = [FULL if asked and window is None else SLIDING] * n
     if family.slides != "all":
-        types = keys.take("layer_types", None if asked else [FULL] * n)
-    if types is None:
-        raise UserError(f"config.json: layer_types is missing, which transformers makes; {INSTALL}")
+        types = keys.of_class("layer_types") if asked else keys.take("layer_types", [FULL] * n)
     if len(types) != n or {*types} - {FULL, SLIDING}:
         refuse("layer_types", types)
     sliding = [kind == SLIDING for kind in types]
@@ -309,7 +313,7 @@ def _by_layer(
         refuse("sliding_window", window)
     rotates = sliding if family.rotates == "sliding" else [True] * n
     if family.rotates == "listed":
-        rotates = keys.take("no_rope_layers")
+        rotates = keys.of_class("no_rope_layers")
     full_alone = set[str]()
     if family.local_base is not None:  # what scales angles does so in layers of full attention
         full_alone = parts.keys() - {"rope"}
