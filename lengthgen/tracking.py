@@ -245,10 +245,12 @@ class Tracker:
         from lengthgen.report import report
 
         rows, sections, name, table, points = _evaluated(self._run_dir, say=self._say)
+        by_tokens = _by_tokens(rows)
         values = {f"eval/{k}@{n}": x for n, point in points.items() for k, x in point.items()}
         values["eval/tables"] = hashlib.sha256(table.to_csv().encode()).hexdigest()[:8]
+        values["kept/rows"] = hashlib.sha256(repr(by_tokens).encode()).hexdigest()[:8]
         known: dict[str, Any] = dict(run.summary)
-        if known.get("eval/tables") == values["eval/tables"]:
+        if all(known.get(key) == values[key] for key in ("eval/tables", "kept/rows")):
             return
         for length, point in points.items():
             if all(known.get(f"eval/{k}@{length}") == x for k, x in point.items()):
@@ -257,6 +259,12 @@ class Tracker:
             for key in row:  # by name, since the glob eval/* would add the axis to the row
                 run.define_metric(key, step_metric="eval/T_valid")
             run.log({"eval/T_valid": length, **row})
+        if known.get("kept/rows") == values["kept/rows"]:
+            by_tokens = {}
+        for tokens, point in by_tokens.items():
+            for key in point:
+                run.define_metric(key, step_metric="kept/tokens")
+            run.log({"kept/tokens": tokens, **point})
         shown = wandb.Table(dataframe=table)  # W&B joins those of many runs
         is_curve = name == "curves"
         run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
@@ -298,9 +306,12 @@ class TensorBoard:
         self._add(_numbers(row), row["train/step"])
 
     def results(self) -> None:
-        """Shows what is evaluated, with the length in place of the step."""
-        for length, point in _evaluated(self._run_dir, say=len)[-1].items():
+        """Shows what is evaluated, by length or, of kept checkpoints, by tokens as the step."""
+        rows, *_, points = _evaluated(self._run_dir, say=len)
+        for length, point in points.items():
             self._add({f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}, length)
+        for tokens, point in _by_tokens(rows).items():
+            self._add(point, tokens)
 
     def _add(self, numbers: Mapping[str, float], step: int) -> None:
         with writing(self._folder):
@@ -357,7 +368,7 @@ def _evaluated(run_dir: Path, *, say: Callable[[str], Any]) -> tuple[Any, Any, s
     from lengthgen.report import report, statistics
     from lengthgen.report.load import load
 
-    rows = load([run_dir], say=say)
+    rows = load([run_dir], checkpoints=True, say=say)
     sections = report.sections(rows)
     text = rows.loc[rows["unit"].isna()]
     if len(text):
@@ -382,6 +393,22 @@ def _perplexities(findings: Any) -> Points:
             bounds = {"ppl": loss, "ppl_low": row["low"], "ppl_high": row["high"]}
             bounds = {key: math.exp(x) for key, x in bounds.items() if math.isfinite(x)}
             point |= {"loss": loss, **bounds}
+    return points
+
+
+def _by_tokens(rows: Any) -> Points:
+    """Returns loss at T and context gains by training tokens, of a run with several checkpoints."""
+    from lengthgen.report import over_training, statistics
+    from lengthgen.report.series import select
+
+    points: Points = {}
+    texts = select(rows.loc[rows["unit"].isna()]) if rows["tokens_seen"].nunique() > 1 else []
+    for known in (statistics.over_training(text) for text in texts if len(text.earlier)):
+        shown = over_training.points(known.loc[known["variant"].isna()])
+        for row in shown.to_dict("records"):
+            what = "loss" if row["quantity"] == "loss" else "context_gain"
+            key = f"kept/{what}@{int(row['length'])}"
+            points.setdefault(int(row["tokens"]), {})[key] = float(row["value"])
     return points
 
 

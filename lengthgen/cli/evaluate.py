@@ -71,7 +71,8 @@ def evaluate_runs(
         shown = [n for _, config, _ in evaluated for n in config.eval.lengths if is_asked]
         measured = [row for *_, rows in evaluated for row in rows]
         if evaluated:
-            echo(report.terminal([path for path, *_ in evaluated], measured, lengths=shown))
+            paths = [path for path, *_ in evaluated]
+            echo(report.terminal(paths, measured, lengths=shown, checkpoints=bool(kept)))
         if len(evaluated) < len(run_dirs):
             sys.exit(1)
 

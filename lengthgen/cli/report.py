@@ -50,7 +50,7 @@ def write_report(
     if conditions and out and out.resolve() in folders:
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
-    rows = load.load(paths or directory.every(root), say=warn)
+    rows = load.load(paths or directory.every(root), checkpoints=True, say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
     out = out or Path(names[0] if folders else "report")
@@ -75,7 +75,7 @@ def _of_study(
         warn(f"study={name}: {missing} of {len(every)} points are not evaluated yet")
     if not found:
         raise UserError(f"study={name}: nothing is evaluated; run {every[0].command}")
-    rows = load.load([point.run_dir for point in found], say=warn)
+    rows = load.load([point.run_dir for point in found], checkpoints=True, say=warn)
     return load.asked(rows, {point.run_id: point.config.eval for point in found}), name
 
 

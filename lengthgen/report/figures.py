@@ -9,7 +9,7 @@ None of them needs a legend: lines are named at their ends.
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,11 +29,35 @@ FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
 FACTS = ["series", "scheme", "variant", "reference", "train_length"]
 LAST_T = "last T tokens"
+PANELS: Mapping[str, Callable[[float], str]] = {
+    "train_length": lambda T: f"trained on {short(T)} tokens",
+    "times_T": lambda n: f"at {n:g}T",
+}
 NAME = 40  # characters beside a line that a panel has room for
 NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
 Style = Mapping[str, Any]
 Colours = Mapping[str, str]  # by series
+Scale = Callable[[Axes], None]  # sets limits and ticks of y
+
+
+class Across(NamedTuple):
+    """What lines lie over: the name of the axis, and how it is drawn."""
+
+    name: str
+    draw: Callable[[Axes, pd.DataFrame, float | None], None]  # of lines; T where it has no name
+    told: Callable[[float], str] | None = None  # how a line says where it ends early
+    marker: str = ""  # of each value
+
+
+def _draw_lengths(axes: Axes, rows: pd.DataFrame, unnamed: float | None) -> None:
+    lengths, T = sorted(set(rows["length"])), unnamed or rows["train_length"].iloc[0]
+    if len(lengths) > 16:  # positions
+        lengths = [T * 2.0**n for n in range(-9, 20) if lengths[0] <= T * 2.0**n <= lengths[-1]]
+    style.length_axis(axes, lengths, trained=T, name="" if unnamed else "trained")
+
+
+LENGTHS = Across("context length in tokens", _draw_lengths, short)
 
 
 @styled()
@@ -64,7 +88,7 @@ def curve(
     what += "; dotted: last T tokens only" * bool((rows["variant"] == LAST_T).any())
     what += f"; dashed: {', '.join(variants)}" if variants else ""
     title = title or f"Perplexity {what}"
-    return _over_length(rows, scale, title, unit="perplexity", width=width, colours=colours)
+    return draw_lines(rows, scale, title, unit="perplexity", width=width, colours=colours)
 
 
 def cropped(findings: pd.DataFrame, bases: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -93,6 +117,13 @@ def gain(findings: pd.DataFrame, *, colours: Colours | None = None) -> Figure | 
     at_T = rows[rows["variant"].isna()].drop_duplicates("series")
     at_T = at_T.assign(value=0.0, low=0.0, high=0.0)
     rows = pd.concat([at_T.assign(length=at_T["train_length"]), rows])
+    scale, unit = gain_scale(rows)
+    title = "Gain from context beyond T: loss(T) - loss(C), with 95 % bands of paired differences"
+    return draw_lines(rows, scale, title, unit=unit, colours=colours)
+
+
+def gain_scale(rows: pd.DataFrame) -> tuple[Scale, str]:
+    """Returns the axis of gains, and its unit."""
     low = min(-LINEAR, rows[["value", "low"]].min(axis=None))
     high = max(LINEAR, rows[["value", "high"]].max(axis=None))
     is_wide, unit = max(-low, high) > 4 * LINEAR, "nats per token; above 0 it helps"
@@ -111,8 +142,7 @@ def gain(findings: pd.DataFrame, *, colours: Colours | None = None) -> Figure | 
         axes.minorticks_off()
         axes.axhline(0, color=GREY, linewidth=0.8, zorder=1)
 
-    title = "Gain from context beyond T: loss(T) - loss(C), with 95 % bands of paired differences"
-    return _over_length(rows, scale, title, unit=unit, colours=colours)
+    return scale, unit
 
 
 @styled()
@@ -140,10 +170,10 @@ def positions(rows: pd.DataFrame, *, colours: Colours | None = None) -> Figure |
         axes.set_ylim(least - 0.1, min(most, least + math.log(FAILED)) + 0.1)
 
     title = "Loss at each position of one long window, averaged over quarter octaves"
-    axis = "position in the window, in tokens"
+    across = LENGTHS._replace(name="position in the window, in tokens")
     unit = "loss in nats per token"
-    lines = means.assign(**NO_BAND)
-    return _over_length(lines, scale, title, unit=unit, axis=axis, colours=colours)
+    means = means.assign(**NO_BAND)
+    return draw_lines(means, scale, title, unit=unit, across=across, colours=colours)
 
 
 def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -151,10 +181,10 @@ def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
     return rows.sort_values(["series", "length"])
 
 
-def _is_small(rows: pd.DataFrame) -> bool:
+def _is_small(rows: pd.DataFrame, by: str = "train_length") -> bool:
     """True if there are more lines than an axes holds."""
     own = rows[~rows["reference"]]
-    return bool(own.groupby("train_length")["series"].nunique().max() > style.MAX_LINES)
+    return bool(own.groupby(by)["series"].nunique().max() > style.MAX_LINES)
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
@@ -162,32 +192,33 @@ def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[~rows["reference"] | (rows["variant"] == LAST_T) | (not _is_small(rows))]
 
 
-def _over_length(
+def draw_lines(
     rows: pd.DataFrame,
-    scale: Callable[[Axes], None],
+    scale: Scale,
     title: str,
     *,
     unit: str,
-    axis: str = "context length in tokens",
+    across: Across = LENGTHS,
+    by: str = "train_length",
     width: float = style.WIDTH,
     colours: Colours | None,
 ) -> Figure | None:
-    """Draws lines over length: a panel for each train length, or small multiples of many lines.
+    """Draws lines over the column `length`: a panel for each value of `by`, or small multiples.
 
-    A band is drawn from low to high where there are any. `scale` sets limits and ticks of y.
+    Those are of many lines. A band is drawn from low to high where there are any.
     """
     if rows.empty:
         return None
     own = rows[~rows["reference"]]
     known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
-    if is_small := _is_small(rows):
+    if is_small := _is_small(rows, by):
         last = own.drop_duplicates("series", keep="last").sort_values("value")
         panels = {
             name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in last["series"]
         }
         title += f"; grey: {', '.join(known['series'].unique())}" if len(known) else ""
     else:
-        panels = {f"trained on {short(T)} tokens": own for T, own in rows.groupby("train_length")}
+        panels = {PANELS[by](value): own for value, own in rows.groupby(by)}
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     width, height = (10.0, 1.6) if is_small else (width if columns == 1 else 11.0, 3.9)
@@ -201,37 +232,37 @@ def _over_length(
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
         for series, line in panel.groupby("series"):
             solid = {"linestyle": "-"} if is_small and series == name else {}
-            dot = {"marker": "." if len(line) == 1 else ""}
+            dot = {"marker": "." if len(line) == 1 else across.marker}
             axes.plot(line["length"], line["value"], **styles[series] | solid | dot)
             band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
             axes.fill_between(line["length"], line["low"], line["high"], **band)
         scale(axes)
-        T = panel["train_length"].iloc[0]
-        lengths = sorted(set((rows if is_small else panel)["length"]))
-        if len(lengths) > 16:  # positions
-            lengths = [T * 2.0**n for n in range(-9, 20) if lengths[0] <= T * 2.0**n <= lengths[-1]]
-        style.length_axis(axes, lengths, trained=T, name="" if is_small else "trained")
+        shown = rows if is_small else panel
+        across.draw(axes, shown, panel["train_length"].iloc[0] if is_small else None)
         if is_small:
             axes.tick_params(labelsize=FONT_SIZE - 3, labelbottom=i >= len(panels) - COLUMNS)
             name = textwrap.fill(escaping.visible(name), 26)
         else:
-            style.label_ends(axes, _ends(panel, styles))
+            style.label_ends(axes, _ends(panel, styles, across.told))
         if len(panels) > 1:
             axes.set_title(name, loc="left", fontsize=FONT_SIZE - 2 * is_small, pad=3)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     drawn.supylabel(textwrap.fill(unit, 44), fontsize=FONT_SIZE)
-    drawn.supxlabel(axis, fontsize=FONT_SIZE)
+    drawn.supxlabel(across.name, fontsize=FONT_SIZE)
     return drawn
 
 
-def _ends(panel: pd.DataFrame, styles: Mapping[str, Style]) -> list[LineEnd]:
+def _ends(
+    panel: pd.DataFrame, styles: Mapping[str, Style], told: Callable[[float], str] | None
+) -> list[LineEnd]:
     """Returns the names of lines without T, which the panel has, and where a line ends early."""
     ends: list[LineEnd] = []
     for last in panel[~panel["reference"]].drop_duplicates("series", keep="last").itertuples():
         T = f"T={last.train_length}"
         text = last.series.replace(f" ({T})", "").replace(f"({T}, ", "(")
-        text += f" (to {short(last.length)})" if last.length < panel["length"].max() else ""
+        if told and last.length < panel["length"].max():
+            text += f" (to {told(last.length)})"
         ends.append(LineEnd(last.value, text, styles[last.series]["color"]))
     return ends
 

@@ -5,7 +5,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
-from lengthgen.report.load import MANIFEST, ROWS, load, only, save
+from lengthgen.report import over_training as training
+from lengthgen.report.load import MANIFEST, ROWS, is_last, load, only, save
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.statistics import curves, findings, unchanged
+from lengthgen.report.statistics import curves, findings, over_training, unchanged
 from lengthgen.report.style import MAX_LINES, saved
 from lengthgen.report.tables import Numbers, Table
 
@@ -77,12 +78,13 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
             raise
         lost = [str(error)]  # and tasks alone are shown
     shared: Any = {"lengths": lengths, "schemes": {*rows["scheme"]}, "alone": len(texts) == 1}
-    made = [
-        text_section(text, f"-{i}" if i > 1 else "", **shared)
-        for i, text in enumerate(texts, start=1)
-    ]
-    others = [make(rows) for make in registry.contributed("SECTIONS")]
-    return [*made, *(section for section in others if section is not None), method(rows, lost)]
+    made = list[ReportSection | None]()
+    for i, text in enumerate(texts, start=1):
+        end = f"-{i}" if i > 1 else ""
+        made += [text_section(text, end, **shared), training_section(text, end, shared["schemes"])]
+    last = rows.loc[is_last(rows)]
+    made += [make(last) for make in registry.contributed("SECTIONS")]
+    return [*(section for section in made if section is not None), method(last, lost)]
 
 
 def text_section(
@@ -137,6 +139,32 @@ def text_section(
     )
 
 
+def training_section(
+    selection: Selection, end: str, schemes: Collection[str]
+) -> ReportSection | None:
+    """Returns loss at T and gains over training, of series with several checkpoints, if any."""
+    if selection.earlier.empty:
+        return None
+    several = selection.rows[selection.rows["series"].isin(selection.earlier["series"])]
+    known = over_training(replace(selection, rows=several))
+    shown = training.points(known)
+    if shown.empty:  # without T
+        return None
+    bases = unchanged(selection.rows)
+    look: Any = {"colours": figures.series_colours(selection.rows, schemes, bases)}
+    return ReportSection(
+        title=f"Over training: {selection.title}",
+        drawings={
+            f"training{end}": partial(training.losses, shown, **look),
+            f"training-gain{end}": partial(training.gains, shown, **look),
+            f"training-gain-by-loss{end}": partial(training.gains, shown, by_loss=True, **look),
+        },
+        tables=training.tables(known, shown),
+        data={f"training{end}": known.loc[known["quantity"] != "note"]},
+        summary=training.summary(known, shown),
+    )
+
+
 def _limit(note: str, series: Sequence[str], *, n_series: int) -> str:
     """Returns "rope, alibi: one seed"; "All: one seed" if there are no other series."""
     return f"{'All' if 1 < n_series == len(series) else ', '.join(series)}: {note}."
@@ -175,9 +203,10 @@ def terminal(
     measured: Sequence[Mapping[str, Any]] | None = None,
     *,
     lengths: Sequence[int] = (),
+    checkpoints: bool = False,
 ) -> str:
     """Returns what a command that evaluated runs shows: by settings of rows, at these lengths."""
-    rows = load(paths)
+    rows = load(paths, checkpoints=checkpoints)
     return summary(sections(rows if measured is None else only(rows, measured), lengths=lengths))
 
 

@@ -110,6 +110,20 @@ def length_axis(
         axes.text(trained / 2**0.06, 0.985, name, ha="right", va="top", size=8, **place)
 
 
+def token_axis(axes: Axes, tokens: Iterable[float]) -> None:
+    """Makes x a log axis over training tokens, named from the last one down where there is room."""
+    ticks = sorted(set(tokens))
+    room = 12 * axes.get_position().width * axes.figure.get_figwidth() / WIDTH  # pyright: ignore
+    gap, written = max(math.log2(ticks[-1] / ticks[0]) / max(room, 1), 0.1), list[float]()
+    for tick in reversed(ticks):
+        if not written or math.log2(written[-1] / tick) >= gap:
+            written.append(tick)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(ticks[0] / 2**0.2, ticks[-1] * 2**0.1)
+    axes.set_xticks(written, [f"{tick / 1e6:.2g}M" for tick in written])
+    axes.minorticks_off()
+
+
 def log_axis(axes: Axes) -> None:
     """Makes y a log axis with round ticks within its limits, written in full."""
     low, high = axes.get_ylim()

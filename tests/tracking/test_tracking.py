@@ -19,6 +19,7 @@ from small import SMALL
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 
+import lengthgen
 from lengthgen import tracking
 from lengthgen.errors import Stopped, UserError
 from lengthgen.files import read_rows
@@ -313,6 +314,28 @@ def test_tensorboard_has_each_row_by_its_step_and_the_curve_by_its_length(traine
     losses = [(row["train/step"], pytest.approx(row["train/loss"])) for row in rows]
     assert [(event.step, event.value) for event in shown.Scalars("train/loss")] == losses
     assert [event.step for event in shown.Scalars("eval/loss")] == [16, 24, 32, 48, 64]
+
+
+def test_kept_checkpoints_are_shown_by_their_tokens_once(
+    own: Callable[..., Path], backend: WandbBackend
+) -> None:
+    run_dir = own("scheme=rope", "train.keep_checkpoints=4")
+    root = f"runtime.root={run_dir.parent}"
+    words = ["eval", root, "--checkpoints", "all", "runtime.wandb=auto", "runtime.tensorboard=true"]
+    for lengths in ("16,32,64", "16,32,64", "16,32"):
+        assert here(*words, "--lengths", lengths).code == 0
+    (run,) = backend.runs.values()
+    rows = {row["kept/tokens"]: row for row in run.rows if "kept/tokens" in row}
+    assert [*rows] == [128, 256, 512, 1024]
+    assert len(rows) == sum("kept/tokens" in row for row in run.rows)
+    curves: Any = lengthgen.results(run_dir, checkpoints=True)
+    known = curves[curves["length"] == 16].set_index("tokens")["loss"]
+    assert {n: row["kept/loss@16"] for n, row in rows.items()} == pytest.approx(known.to_dict())
+    losses = curves[curves["length"] == 32].set_index("tokens")["loss"]
+    gains = {n: row["kept/context_gain@32"] for n, row in rows.items()}
+    assert gains == pytest.approx((known - losses).to_dict())
+    shown = EventAccumulator(str(run_dir / "tensorboard")).Reload().Scalars("kept/loss@16")
+    assert {event.step: event.value for event in shown} == pytest.approx(known.to_dict())
 
 
 def test_an_evaluation_that_cannot_be_shown_stops_no_other(trained: Path) -> None:
