@@ -46,7 +46,7 @@ def hero() -> Figure | None:
     found = found.assign(series=found["scheme"].map(NAMES))
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
-    title = "Trained on 512 tokens, one seed: RoPE and ALiBi are harmed by more, T5 gains"
+    title = "Trained on 512 tokens: RoPE and ALiBi are harmed, T5 gains"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
 
 
