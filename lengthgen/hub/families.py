@@ -32,7 +32,11 @@ NESTED = ("rope_scaling", "rope_parameters", "attn_config")
 NULL_IS_A_VALUE = ("sliding_window", "num_key_value_heads", "head_dim")  # elsewhere: the default
 
 
-Several = Annotated[list[Any], BeforeValidator(lambda x: x if isinstance(x, list) else [x])]
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+Several = Annotated[list[Any], BeforeValidator(_several)]
 
 
 class Family(Section):

@@ -153,7 +153,7 @@ def differs(
     theirs = save(plain, folder)
     if theirs is None:
         return "transformers refuses it"
-    how: Any = {"name": "drawn", "length": None, "say": lambda message: None}
+    how: Any = {"name": "drawn", "length": None, "say": list[str]().append}
     how["overrides"] = [*TEXT, f"runtime.root={folder.parent}"]
     try:
         if without is not None:

@@ -476,7 +476,7 @@ def test_weights_that_compute_something_else_in_transformers_are_refused(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save(their_model("llama"))
-    monkeypatch.setattr(transformers.models.llama.modeling_llama, "rotate_half", lambda x: x)
+    monkeypatch.setattr(transformers.models.llama.modeling_llama, "rotate_half", torch.clone)
     assert "differ by" in refusal(run_of, folder)
     assert not (folder.parent / "runs").exists()
 

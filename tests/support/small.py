@@ -30,7 +30,7 @@ SMALL = [
     *("corpus.document_words=300", "corpus.alphabet=16", "corpus.copy_words=8"),
     *("corpus.copies=4", "train.length=16", "train.batch_tokens=128", "train.tokens=1024"),
     *("train.checkpoint_every=3", "train.precision=fp32", "train.warmup_fraction=0.05"),
-    "train.val_every=0",
+    *("train.val_every=0", "train.optimizer=adamw", "train.schedule=cosine"),
     *("eval.lengths=[16,32,64]", "eval.targets=8", "eval.endpoints=4", "eval.max_context=64"),
     *("eval.reference_variants=[]", "runtime.wandb=off", "runtime.device=cpu"),
     # As many threads as cores, in several tests at once, would wait for each other.
