@@ -186,8 +186,11 @@ def measure(
     wanted = sorted(int(n) for n in _listed(lengths))
     changes = flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
+    # Any scheme without parts: the callable has its own.
+    files = compose.choices("scheme", config_dir=None)
+    scheme = next(name for name, file in files.items() if not compose.read(file)["parts"])
     given: dict[str, Any] = {
-        **{"scheme": "nope", "model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},
+        **{"scheme": scheme, "model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},
         **{"train.length": (T := train_length or wanted[-1]), "train.batch_tokens": T},
         **{"eval.lengths": wanted, "eval.protocols": _listed(protocols)},
         **{"eval.precision": precision, "eval.deduplicate": False},

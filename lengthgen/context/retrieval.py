@@ -50,17 +50,17 @@ class Query(NamedTuple):
     depth: int  # of DEPTHS
 
 
-class Example(NamedTuple):
+class Haystack(NamedTuple):
     tokens_T: Ints
     queries: list[Query]
 
 
-def examples(span: Span, plan: Plan) -> list[Example]:
+def examples(span: Span, plan: Plan) -> list[Haystack]:
     """Returns an example of each form in the prose that ends at a span."""
     number = plan.endpoints.index(Endpoint(span.document, span.end))
     random = np.random.Generator(np.random.Philox(key=[span.document, span.end]))
     prose = targets_of(span._replace(scored=span.length), plan.corpus)
-    pool, n_key, made = _known(plan), key_length(plan), list[Example]()
+    pool, n_key, made = _known(plan), key_length(plan), list[Haystack]()
     absent = pool[~np.isin(pool, prose)]
     pool = np.sort((absent if len(absent) >= COMMON else pool)[:POOL])
     for form in FORMS:
@@ -93,7 +93,7 @@ def examples(span: Span, plan: Plan) -> list[Example]:
             right = frozenset(values if form == "values" else [true])
             chosen = (true, *[*rivals, *others][:DRAWN])
             queries.append(Query(place, chosen, right, depths[0] if form == "chain" else depth))
-        made.append(Example(tokens[:-1], queries))
+        made.append(Haystack(tokens[:-1], queries))
     return made
 
 

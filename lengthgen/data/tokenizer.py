@@ -27,6 +27,7 @@ BOS = "<|bos|>"
 BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
+LARGEST_ID = 2**24  # what lists all ids would fill memory beyond
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
 
 
@@ -80,6 +81,8 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     except Exception as error:  # the library raises nothing narrower
         wrong = f"is not a tokenizer.json of the tokenizers library: {error}"
     else:
+        if (n := max(tokenizer.get_vocab().values(), default=0)) > LARGEST_ID:
+            raise UserError(f"corpus.tokenizer: {path} has an id of {n}, more than {LARGEST_ID}")
         if '"type":"ByteLevel"' in tokenizer.to_str() or is_sentencepiece(tokenizer):
             return _plain(tokenizer)
         wrong = (

@@ -267,8 +267,9 @@ def _rope(keys: Keys, family: Family, longest: int, T: int) -> Parts:
     if family.local_base is not None:
         keys.left |= keys.take(FULL, {})
     kind = keys.take("rope_type type", "default")
-    base = float(keys.take("rope_theta rotary_emb_base", usual["base"]))
-    share = keys.take("partial_rotary_factor rotary_pct", usual["rotary_percentage"])
+    older = ("rotary_emb_base", "rotary_pct") if family.prefix == "gpt_neox." else ("", "")
+    base = float(keys.take(f"rope_theta {older[0]}", usual["base"]))
+    share = keys.take(f"partial_rotary_factor {older[1]}", usual["rotary_percentage"])
     if share != 1 and (not family.partial or kind in ("yarn", "longrope")):
         refuse("partial_rotary_factor", share)  # yarn and longrope: only rotated channels grow
     parts: Parts = {}
@@ -336,6 +337,7 @@ def _by_layer(
         return {}, None
     if window and any(sliding):
         parts = {**parts, "window": {"width": window / T, "sinks": 0}}
+    parts = {name: parts[name] for name in parts if any(name in layer for layer in layers)}
     return parts, None if all({*layer} == parts.keys() for layer in layers) else layers
 
 

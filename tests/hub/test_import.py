@@ -71,6 +71,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "bloom": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V, "seq_length": T},
     "bloom without a length": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V},
     "gemma3_text": {**SHARED, "head_dim": 10, "sliding_window": 9, "sliding_window_pattern": 2},
+    "gemma3_text without full attention": {
+        **{**SHARED, "head_dim": 10, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    },
     "phi3": SHARED,
     "olmo2": SHARED,
     "granite": {**SHARED, "attention_multiplier": 0.2, "embedding_multiplier": 3.0},
@@ -365,7 +368,7 @@ BAD: list[tuple[Callable[[Path], Any], str]] = [
     (config(unheard_of=None), "unheard_of=None has no counterpart"),
     (config(sliding_window_pattern=2), "sliding_window_pattern=2 has no counterpart"),
     (config(layer_types=["full_attention"] * 3), "layer_types=["),
-    (far_id, "tokenizer.json has 2147483648 ids and the embedding 320 rows"),
+    (far_id, "tokenizer.json has an id of 2147483647, more than 16777216"),
     (weights(lambda w: w[HEAD].fill_(torch.nan)), "lm_head.weight has numbers that are not finite"),
     (weights(lambda w: w.update({HEAD: w[HEAD].char()})), "lm_head.weight is of I8, not a float"),
     (
