@@ -54,6 +54,7 @@ class Family(Section):
     only: dict[str, Several] = Field(default={})  # keys of which others than these are refused
     ignored: list[str] = Field(default=[])  # keys that decide nothing here
     partial: bool = False  # a share of the channels may rotate
+    rotary: list[str] = Field(default=["rope_theta", "partial_rotary_factor"])  # alternatives too
     scales: dict[str, tuple[str, float, float]] = Field(default={})  # key: modules, power, default
     slides: Literal["all", "typed", "asked"] | None = None  # which layers have a window
     window: int | None = None  # where config.json says nothing
@@ -267,9 +268,9 @@ def _rope(keys: Keys, family: Family, longest: int, T: int) -> Parts:
     if family.local_base is not None:
         keys.left |= keys.take(FULL, {})
     kind = keys.take("rope_type type", "default")
-    older = ("rotary_emb_base", "rotary_pct") if family.prefix == "gpt_neox." else ("", "")
-    base = float(keys.take(f"rope_theta {older[0]}", usual["base"]))
-    share = keys.take(f"partial_rotary_factor {older[1]}", usual["rotary_percentage"])
+    base_keys, share_keys = family.rotary
+    base = float(keys.take(base_keys, usual["base"]))
+    share = keys.take(share_keys, usual["rotary_percentage"])
     if share != 1 and (not family.partial or kind in ("yarn", "longrope")):
         refuse("partial_rotary_factor", share)  # yarn and longrope: only rotated channels grow
     parts: Parts = {}
