@@ -186,11 +186,8 @@ def measure(
     wanted = sorted(int(n) for n in _listed(lengths))
     changes = flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
-    # Any scheme without parts: the callable has its own.
-    files = compose.choices("scheme", config_dir=None)
-    scheme = next(name for name, file in files.items() if not compose.read(file)["parts"])
     given: dict[str, Any] = {
-        **{"scheme": scheme, "model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},
+        **{"model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},
         **{"train.length": (T := train_length or wanted[-1]), "train.batch_tokens": T},
         **{"eval.lengths": wanted, "eval.protocols": _listed(protocols)},
         **{"eval.precision": precision, "eval.deduplicate": False},
@@ -200,12 +197,13 @@ def measure(
         compose.overrides_of(given | changes), config_dir=None, plugins=[]
     )
     about = {"name": "documents", "bos": bos_id is not None}
+    own = {"name": name, "parts": {}, "layers": None, "variants": {}}  # the callable's, unknown
     config = config.model_copy(
         update={
             "train": config.train.model_copy(update={"tokens": 0}),
             "corpus": config.corpus.model_copy(update=about),
             "model": config.model.model_copy(update={"name": name}),
-            "scheme": config.scheme.model_copy(update={"name": name}),
+            "scheme": config.scheme.model_copy(update=own),
         }
     )
     pipeline.check(config)
