@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from lengthgen.report.intervals import Estimate, Floats, as_share, gap, ratio
+from lengthgen.report.intervals import Estimate, Floats, as_share, gap, holm, ratio
 from lengthgen.report.load import load
 from lengthgen.report.series import select
 from lengthgen.report.statistics import CurvePoint, Sample, Sums, loss_of
@@ -87,14 +87,14 @@ def placed(place: Place, where: str | None) -> Place:
     return place
 
 
-def log_ratio(quantity: str, place: Place) -> Estimate:
-    """Returns ln of a ratio of perplexities.
+def log_ratio(quantity: str, place: Place, n: int) -> Estimate:
+    """Returns ln of a ratio of perplexities, with the interval that holds in n statements at once.
 
     Paired by seed and document where its parts score the same targets, else as of independent ones.
     """
     if pair := PAIR.fullmatch(quantity):
         cells = [cell(place, pair[x], pair["length"]) for x in "ab"]
-        return sampled(place, cells).gap(0, 1)
+        return sampled(place, cells).gap(0, 1).widened(n)
     rises: list[tuple[Place, list[CurvePoint]]] = []
     for part in map(RISE.fullmatch, quantity.split(" over ")):
         assert part is not None, f"not a quantity: {quantity}"
@@ -104,15 +104,15 @@ def log_ratio(quantity: str, place: Place) -> Estimate:
     if len({(there.study, there.protocol) for there, _ in rises}) < len(rises):
         sample = sampled(rises[0][0], [*rises[0][1], *rises[1][1]])
         a, a_at_T, b, b_at_T = sample.sums
-        return gap(a + b_at_T, a_at_T + b, sample.counts_D)
-    of_rises = [_rise(*rise) for rise in rises]
+        return gap(a + b_at_T, a_at_T + b, sample.counts_D, sample.groups_D).widened(n)
+    of_rises = [_rise(*rise, n) for rise in rises]
     return _minus(*of_rises) if len(of_rises) == 2 else of_rises[0]
 
 
-def _rise(place: Place, cells: Sequence[CurvePoint]) -> Estimate:
+def _rise(place: Place, cells: Sequence[CurvePoint], n: int) -> Estimate:
     if place.protocol in OTHER_TEXT:
-        return _minus(*(sampled(place, [one]).mean(0) for one in cells))
-    return sampled(place, cells).gap(0, 1)
+        return _minus(*(sampled(place, [one]).mean(0).widened(n) for one in cells))
+    return sampled(place, cells).gap(0, 1).widened(n)
 
 
 def _minus(a: Estimate, b: Estimate) -> Estimate:
@@ -122,17 +122,17 @@ def _minus(a: Estimate, b: Estimate) -> Estimate:
     return replace(a, value=value, low=value - math.hypot(*below), high=value + math.hypot(*above))
 
 
-def share(quantity: str, study: str, task: str) -> Estimate:
-    """Returns accuracy beyond L to 2L, or the difference of two accuracies."""
+def share(quantity: str, study: str, task: str, n: int) -> Estimate:
+    """Returns accuracy beyond L to 2L, or the difference of two, as `log_ratio` does."""
     a, _, b = quantity.partition(" minus ")
     right = [_right(scheme, study, task) for scheme in (a, b) if scheme]
     weights_D = np.concatenate([np.full(of.shape[1], 1 / of.shape[1]) for of in right[0]])
     right_RD = [np.concatenate(of_scheme, axis=1) * weights_D for of_scheme in right]
     if len(right_RD) == 2:
-        found = gap(right_RD[0], right_RD[1], weights_D)
+        found = gap(right_RD[0], right_RD[1], weights_D).widened(n)
         return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
     n_examples = min(of.shape[1] for of in right[0]) * len(right[0])
-    return as_share(ratio(right_RD[0], weights_D), n_examples)
+    return as_share(ratio(right_RD[0], weights_D).widened(n), n_examples, n)
 
 
 def _right(scheme: str, study: str, task: str) -> list[Floats]:
@@ -147,19 +147,22 @@ def _right(scheme: str, study: str, task: str) -> list[Floats]:
     ]
 
 
-def judged(statement: str, claim: Mapping[str, Any]) -> tuple[str, bool | None]:
-    """Returns a statement of a claim with the interval that the study gives, and if it holds."""
+def judged(statement: str, claim: Mapping[str, Any], n: int = 1) -> tuple[str, bool | None]:
+    """Returns a statement of a claim with the interval that the study gives, and if it holds.
+
+    By the interval that holds in n statements at once.
+    """
     parts = STATEMENT.fullmatch(statement)
     assert parts is not None, f"not a statement: {statement}"
     quantity, above, bound = parts["quantity"], parts["side"] == ">", float(parts["bound"])
     if task := claim.get("task"):
-        e, limit = share(quantity, claim["study"], task), bound
+        e, limit = share(quantity, claim["study"], task, n), bound
         value, low, high = (f"{100 * v:.1f}" for v in (e.value, e.low, e.high))
         of_bound, shown = f"{100 * bound:.3g} %" if bound else "", f"{value} % [{low}, {high}]"
     else:
         keys = ("study", "protocol", "train_length")
         place = Place(**{key: claim[key] for key in keys if key in claim})
-        e, limit = log_ratio(quantity, place), math.log(bound)
+        e, limit = log_ratio(quantity, place, n), math.log(bound)
         value, low, high = (f"{math.exp(min(v, 50)):.3g}" for v in (e.value, e.low, e.high))
         of_bound, shown = f"{bound:.3g}" if bound != 1 else "", f"{value} [{low}, {high}]"
     side = f", {'above' if above else 'below'} {of_bound}" if of_bound else ""
@@ -186,6 +189,13 @@ def missing(claim: Mapping[str, Any]) -> str:
     return claim.get("untested", "" if rows.is_file() else f"`study={claim['study']}` is not run")
 
 
+def decided_at_once(claims: Sequence[Mapping[str, Any]]) -> set[tuple[int, str]]:
+    """Returns the statements, with the place of their claim, that hold or fail all at once."""
+    tested = ((i, claim) for i, claim in enumerate(claims) if not missing(claim))
+    made = [(i, statement) for i, claim in tested for statement in claim["here"]]
+    return holm(made, lambda of, n: judged(of[1], claims[of[0]], n)[1] is not None)
+
+
 def page(claims: Mapping[str, Any]) -> str:
     """Returns the whole page."""
     sections = claims["sections"]
@@ -196,12 +206,14 @@ def page(claims: Mapping[str, Any]) -> str:
     text += f"{claims['introduction']} Of {n} statements {by_chance}.\n"
     for section in sections:
         lines = ["| claim | source | published | here | verdict |", "|---|---|---|---|---|"]
-        for claim in section["claims"]:
-            placed_claim = {"study": section["study"], **claim}
-            here, word = missing(placed_claim), "not tested"
+        placed_claims = [{"study": section["study"], **claim} for claim in section["claims"]]
+        at_once = decided_at_once(placed_claims)
+        for i, claim in enumerate(placed_claims):
+            here, word = missing(claim), "not tested"
             if not here:
-                found = [judged(statement, placed_claim) for statement in claim["here"]]
-                here, word = "; ".join(text for text, _ in found), verdict([h for _, h in found])
+                found = [(*judged(s, claim), "\\*" * ((i, s) in at_once)) for s in claim["here"]]
+                here = "; ".join(f"{shown}{star}" for shown, _, star in found)
+                word = verdict([holds for _, holds, _ in found])
             published = claim.get("published", "direction only")
             if (protocol := claim.get("protocol")) and word != "not tested":
                 here = f"`{protocol}`: {here}"

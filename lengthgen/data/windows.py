@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -168,12 +169,13 @@ def endpoints(
     """Draws where scored spans end: at least `depth` targets deep in a validation document.
 
     Each document that is long enough gives at most `per_document` endpoints, at least `spacing`
-    targets apart; documents are taken in a seeded order, one endpoint from each before a second.
+    targets apart. Groups take turns, in a seeded order, so that none has more than its share; each
+    gives one endpoint of each of its documents before a second.
     No span of `targets` holds a validation token that was `seen` in training, and a document of
     which more than MOST_SEEN was gives none. Fewer than `count` if there are no more.
     """
     long = np.flatnonzero(n_targets(corpus, corpus.validation) >= depth)
-    rounds: defaultdict[int, list[Endpoint]] = defaultdict(list)
+    queues: dict[str, defaultdict[int, list[Endpoint]]] = {}
     for document in long[np.argsort(_hash(np.uint64(seed), long))].tolist():
         ends = _unseen_ends(corpus, document, depth, targets, seen)
         if not len(ends):
@@ -181,10 +183,13 @@ def endpoints(
         room = len(ends) - 1
         n = min(per_document, 1 + room // spacing)
         random = np.random.Generator(np.random.Philox(key=[seed, document]))
+        rounds = queues.setdefault(corpus.validation.groups[document], defaultdict(list))
         free = np.sort(random.random(n)) * (room - (n - 1) * spacing)
         for j, gap in enumerate(np.floor(free).astype(int).tolist()):
             rounds[j].append(Endpoint(document, int(ends[j * spacing + gap])))
-    return [endpoint for j in sorted(rounds) for endpoint in rounds[j]][:count]
+    in_order = ([end for j in sorted(of) for end in of[j]] for of in queues.values())
+    drawn = [end for turn in zip_longest(*in_order) for end in turn if end is not None]
+    return drawn[:count]
 
 
 def _unseen_ends(

@@ -2,6 +2,7 @@
 
 A row holds what identifies its cell (`cell_facts` of evaluator.py), n_documents, `document`, and
 
+    group                       the project or author that the document is from, if one is named
     nats, n_tokens, n_bytes     sums over the scored tokens; nats are null where a model diverged
     n_windows, window_nats      the sum over windows of the mean over a window's scored tokens
     unigram_nats                of the same tokens under their frequencies in the training split
@@ -95,6 +96,7 @@ def per_document(
         row: dict[str, Any] = {
             "n_documents": len(clusters),
             "document": cluster_name(cluster, plan),
+            "group": group(cluster, plan),
             "nats": math.fsum(nats),
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
@@ -129,6 +131,22 @@ def cluster_name(cluster: Endpoint | int, plan: Plan) -> str:
     if isinstance(cluster, Endpoint):
         return f"{names[cluster.document]}, to token {cluster.end}"
     return names[cluster] if cluster >= 0 else f"stream block {-cluster}"
+
+
+def group(cluster: Endpoint | int, plan: Plan) -> str | None:
+    """Returns the group that a document is from, of a block of the stream that of most tokens.
+
+    None for a document that is a group of its own, and for packed text.
+    """
+    split = plan.corpus.validation
+    if isinstance(cluster, Endpoint):
+        return None
+    if cluster < 0:
+        end = -cluster * plan.max_context
+        cuts = np.clip(split.offsets, end - plan.max_context, end)
+        cluster = int(np.diff(cuts).argmax())
+    name = split.groups[cluster]
+    return None if name == split.names[cluster] else name
 
 
 def parts_hash(config: Config, variant: str | None) -> str:

@@ -1,16 +1,21 @@
 """Intervals from variance components: what other seeds and other documents would have shown.
 
-Each of R seeds scores each of D documents, of which document d holds w_d targets. A mean L is a
-ratio of sums. Its variance is that of its influence values z_rd = D (S_rd - L w_d) / W: S_rd a sum
-of nats, W the sum of w_d, scaled by the leverage 1 / sqrt((1 - w_d / W) D / (D - 1)).
+Each of R seeds scores each of D documents. Those of one project or author are alike: units are the
+G groups of documents, or documents where no group is known, or one alone. Group g holds w_g of W
+targets, a share p_g. A mean L is a ratio of sums. Its variance is that of influence values
+z_rg = (S_rg - L_r w_g) / W, S_rg a sum of nats, L_r the mean of seed r, scaled by the leverage
+1 / sqrt(1 - p_g) (Bell and McCaffrey 2002, Survey Methodology 28). Z_g is its mean over seeds.
 
-    seeds      v_s = variance of the means of single seeds, over R; unknown with one seed
-    documents  v_d = variance of z over documents (its mean over seeds), over D
-    residual   v_e = variance of what neither explains, over R D; v_s and v_d both hold it
+    seeds     v_s = variance of the means of single seeds, over R; unknown with one seed
+    groups    v_g = sum of Z_g^2; within a group, documents may vary together in any way
+    residual  v_e = sum of (z_rg - Z_g)^2, over R (R - 1); v_s and v_g both hold it
 
-The interval is the mean +- sqrt(t(R-1)^2 v_s + t(f)^2 max(v_d - v_e, 0)), with degrees of freedom
-f = (sum p_d^2)^2 / sum p_d^4 - 1, p_d = w_d / W: D - 1 where counts are equal. Each component keeps
-its own t (Banerjee 1960, Sankhya 22), so it covers at least 95% whichever of them is the larger.
+v_s + v_g - v_e is the two-way variance of Cameron, Gelbach and Miller 2011 (Journal of Business and
+Economic Statistics 29). The interval is the mean +- sqrt(t(R-1)^2 v_s + t(f)^2 max(v_g - v_e, 0)).
+Each component keeps its own t (Banerjee 1960, Sankhya 22), so it covers at least 95% whichever of
+them is the larger. Degrees of freedom f are those of Bell and McCaffrey (Imbens and Kolesar 2016,
+Review of Economics and Statistics 98) for targets that vary alike: with a_g = p_g^2 / (1 - p_g),
+f = 1 / (sum p_g^2 + (sum a_g)^2 - sum a_g^2), which is G - 1 where groups are equal, else less.
 
 All pairs of means are compared jointly at 95% (Bonferroni). Those that differ from the best leave,
 the rest is compared again (Hsu 1984, Annals of Statistics 12; Hansen, Lunde, Nason 2011, The model
@@ -21,14 +26,15 @@ confidence set, Econometrica 79). Two of them differ if
 2. the difference exceeds its joint interval, whose variance over seeds is pooled over the pairs
    that are left: with two or three seeds one pair alone knows it too badly.
 
-results/statistics has simulated coverage and error rates. Shape suffixes: R seeds, D documents.
+results/statistics has simulated coverage and error rates. Shape suffixes: R seeds, D documents, G
+groups.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,23 +42,24 @@ from scipy import special
 
 LEVEL = 0.95
 
-Floats = NDArray[np.float64]
+Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 Pair = tuple[str, str]  # labels
+Key = TypeVar("Key", bound=Hashable)
 Mark = Literal["", "best", "tie", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The variance components of a mean."""
+    """The variance components of a mean; arrays of them, of one shape, of many means at once."""
 
     seeds: float  # v_s; 0 with one seed, of which it is unknown
-    documents: float  # v_d - v_e, not below 0
+    groups: float  # v_g - v_e, not below 0
     n_seeds: int
-    freedom: float  # degrees of freedom of the documents: fewer than D - 1 if counts differ
+    freedom: float  # f, of the groups
 
     def half_width(self, quantile: float) -> float:
         seeds = student(quantile, self.n_seeds - 1) ** 2 * self.seeds if self.n_seeds > 1 else 0.0
-        return math.sqrt(seeds + student(quantile, self.freedom) ** 2 * self.documents)
+        return (seeds + student(quantile, self.freedom) ** 2 * self.groups) ** 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +100,20 @@ def student(quantile: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, quantile))  # stats.t.ppf, which takes 0.5 s to import
 
 
-def ratio(sums_RD: Floats, counts_D: Floats) -> Estimate:
-    """Returns the mean over seeds and documents, sums over counts; infinite where a sum is."""
-    return _estimate(*_means(sums_RD, counts_D), sums_RD, counts_D)
+def ratio(sums_RD: Floats, counts_D: Floats, groups_D: Ints | None = None) -> Estimate:
+    """Returns the mean over seeds and documents, sums over counts; infinite where a sum is.
+
+    `groups_D` numbers the group of each document; without it documents are independent.
+    """
+    return _estimate(*_means(sums_RD, counts_D), sums_RD, counts_D, groups_D)
 
 
-def gap(a_RD: Floats, b_RD: Floats, counts_D: Floats) -> Estimate:
+def gap(a_RD: Floats, b_RD: Floats, counts_D: Floats, groups_D: Ints | None = None) -> Estimate:
     """Returns the mean of a minus that of b, paired by seed and document; nan if both diverged."""
     (a, of_a), (b, of_b) = _means(a_RD, counts_D), _means(b_RD, counts_D)
     seeds = tuple(x - y for x, y in zip(of_a, of_b, strict=True))
     with np.errstate(invalid="ignore"):
-        return _estimate(a - b, seeds, a_RD - b_RD, counts_D)
+        return _estimate(a - b, seeds, a_RD - b_RD, counts_D, groups_D)
 
 
 def _means(sums_RD: Floats, counts_D: Floats) -> tuple[float, tuple[float, ...]]:
@@ -114,39 +124,74 @@ def _means(sums_RD: Floats, counts_D: Floats) -> tuple[float, tuple[float, ...]]
 
 
 def _estimate(
-    value: float, seeds: tuple[float, ...], sums_RD: Floats, counts_D: Floats
+    value: float,
+    seeds: tuple[float, ...],
+    sums_RD: Floats,
+    counts_D: Floats,
+    groups_D: Ints | None,
 ) -> Estimate:
-    R, D = sums_RD.shape
+    D = len(counts_D)
     if D == 1 or not np.isfinite(sums_RD).all():
         bound = value if D > 1 and {*seeds} == {value} else math.nan
         return Estimate(value=value, low=bound, high=bound, seeds=seeds)
-    seeds_R, share_D = np.array(seeds), counts_D / counts_D.sum()
-    scale_D = 1 / np.sqrt(1 - share_D)
-    documents_D = (sums_RD.mean(0) / counts_D.sum() - value * share_D) * scale_D
-    v_documents = float((documents_D**2).sum())
-    v_seeds = v_residual = 0.0
-    if R > 1:
-        v_seeds = float(seeds_R.var(ddof=1)) / R
-        residual_RD = (sums_RD / counts_D.sum() - seeds_R[:, None] * share_D) * scale_D
-        residual_RD -= documents_D
-        v_residual = float((residual_RD**2).sum()) / (R * (R - 1))
-    spread = Spread(
-        seeds=v_seeds,
-        documents=max(0.0, v_documents - v_residual),
-        n_seeds=R,
-        freedom=max(1.0, float((share_D**2).sum() ** 2 / (share_D**4).sum()) - 1),
-    )
+    spread = spread_of(*clustered(sums_RD, counts_D, groups_D))
     exact = Estimate(value=value, low=value, high=value, seeds=seeds, spread=spread)
     return exact.widened(1)
 
 
-def as_share(estimate: Estimate, n_examples: int) -> Estimate:
+def clustered(sums_RD: Floats, counts_D: Floats, groups_D: Ints | None) -> tuple[Floats, Floats]:
+    """Returns sums [..., R, G] and counts [G] of groups; of one group alone those of documents."""
+    if groups_D is None or len(set(groups_D.tolist())) in (1, len(groups_D)):
+        return sums_RD, counts_D
+    order = np.argsort(groups_D, kind="stable")
+    first = np.flatnonzero(np.diff(groups_D[order], prepend=groups_D.min() - 1))
+    return (
+        np.add.reduceat(sums_RD[..., order], first, axis=-1),
+        np.add.reduceat(counts_D[order], first),
+    )
+
+
+def spread_of(sums_RG: Floats, counts_G: Floats) -> Spread:
+    """Returns the variance components of finite sums; of sums [..., R, G] arrays of them."""
+    R, share_G = sums_RG.shape[-2], counts_G / counts_G.sum()
+    means_R1 = sums_RG.sum(-1, keepdims=True) / counts_G.sum()
+    z_RG = (sums_RG / counts_G.sum() - means_R1 * share_G) / np.sqrt(1 - share_G)
+    z_1G = z_RG.mean(-2, keepdims=True)
+    v_seeds: Any = np.zeros(sums_RG.shape[:-2])[()]
+    v_groups = (z_1G**2).sum((-2, -1))
+    if R > 1:
+        v_seeds = means_R1.var((-2, -1), ddof=1) / R
+        v_groups = np.maximum(0.0, v_groups - ((z_RG - z_1G) ** 2).sum((-2, -1)) / (R * (R - 1)))
+    leverage_G = share_G**2 / (1 - share_G)
+    trace = (share_G**2).sum() + leverage_G.sum() ** 2 - (leverage_G**2).sum()
+    return Spread(seeds=v_seeds, groups=v_groups, n_seeds=R, freedom=float(1 / trace))
+
+
+def holm(statements: Collection[Key], is_shown: Callable[[Key, int], bool]) -> set[Key]:
+    """Returns the statements that are shown at once at 95% (Holm 1979, Scand. J. Statistics 6).
+
+    `is_shown` says if one is by the interval that holds in so many at once: as many as are left.
+    """
+    left, shown = [*statements], set[Key]()
+    while found := {key for key in left if is_shown(key, len(left))}:
+        shown |= found
+        left = [key for key in left if key not in found]
+    return shown
+
+
+def signs(estimates: Mapping[Key, Estimate]) -> set[Key]:
+    """Returns the estimates that have a sign at once, by Holm's correction."""
+    return holm(estimates, lambda key, n: estimates[key].widened(n).has_sign)
+
+
+def as_share(estimate: Estimate, n_examples: int, n_statements: int = 1) -> Estimate:
     """Returns a share with its interval within 0 and 1, and with Wilson's where that is wider.
 
     Answers that are all right, or all wrong, do not vary (Wilson 1927, JASA 22). Seeds share the
     examples: as many as one seed has are independent.
     """
-    z, n, right = float(special.ndtri(upper(1))), n_examples, round(estimate.value * n_examples)
+    n, right = n_examples, round(estimate.value * n_examples)
+    z = float(special.ndtri(upper(n_statements)))
     centre, spread = right + z**2 / 2, z * math.sqrt(right * (n - right) / n + z**2 / 4)
     low, high = (centre - spread) / (n + z**2), (centre + spread) / (n + z**2)
     if not math.isnan(estimate.low):
@@ -214,6 +259,6 @@ def _joint_half_widths(pairs: Mapping[Pair, Estimate], n_series: int) -> dict[Pa
     quantile, n_seeds = upper(len(pairs)), min(s.n_seeds for s in spreads.values())
     v_seeds = student(quantile, (n_series - 1) * (n_seeds - 1)) ** 2 * pooled
     return {
-        pair: math.sqrt(v_seeds / s.n_seeds + student(quantile, s.freedom) ** 2 * s.documents)
+        pair: math.sqrt(v_seeds / s.n_seeds + student(quantile, s.freedom) ** 2 * s.groups)
         for pair, s in spreads.items()
     }

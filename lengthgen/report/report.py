@@ -224,6 +224,7 @@ def method(rows: pd.DataFrame, notes: list[str]) -> ReportSection:
     facts = {
         "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"].unique()],
         "corpora": rows["corpus"] + " " + rows["fingerprint"].str[:12],
+        "documents": _documents(rows),
         "trained": trained["model"] + ", " + trained["tokens_seen"].map("{:,} tokens".format),
         "learning rates": [f"{s} {lr}" for s, lr in zip(trained["scheme"], lrs, strict=True)],
         "commands": _commands([e["command"].split() for e in environments if "command" in e]),
@@ -234,6 +235,14 @@ def method(rows: pd.DataFrame, notes: list[str]) -> ReportSection:
     texts = {name: "; ".join(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
     shown = {name: text for name, text in texts.items() if text}
     return ReportSection(title="Method", facts=shown, notes=notes)
+
+
+def _documents(rows: pd.DataFrame) -> Iterator[str]:
+    """Yields how many documents of how many groups the matched tail scores, where it has groups."""
+    scored = rows[rows["protocol"] == HEADLINE]
+    for corpus, n in scored.groupby("corpus")["document"].nunique().items():
+        if groups := tables.in_groups(scored[scored["corpus"] == corpus]):
+            yield f"{corpus}: {n}{groups}"
 
 
 def _commands(commands: Sequence[Sequence[str]]) -> list[str]:

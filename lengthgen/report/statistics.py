@@ -3,7 +3,7 @@
 """What series show, with intervals: losses, gains from context beyond T, verdicts, comparisons.
 
 Every number is a mean over seeds and documents of sums of nats, divided once; gains and differences
-are paired by seed and document.
+are paired by seed and document. Intervals are clustered by the groups of documents.
 """
 
 import math
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.report.intervals import Estimate, Floats, compare, gap, ratio
+from lengthgen.report.intervals import Estimate, Floats, Ints, compare, gap, ratio, signs
 from lengthgen.report.series import Selection, select, short
 
 EPS = 0.01  # nats per token that count as nothing
@@ -43,13 +43,14 @@ class Sample:
     documents: Sequence[str]
     sums: Sequence[Floats]  # [R, D] of each point, in their order; infinite if diverged
     counts_D: Floats
+    groups_D: Ints  # the number of each document's group
 
     def mean(self, i: int) -> Estimate:
-        return ratio(self.sums[i], self.counts_D)
+        return ratio(self.sums[i], self.counts_D, self.groups_D)
 
     def gap(self, i: int, j: int) -> Estimate:
         """Returns the mean of point i minus that of point j, paired; nan if both are infinite."""
-        return gap(self.sums[i], self.sums[j], self.counts_D)
+        return gap(self.sums[i], self.sums[j], self.counts_D, self.groups_D)
 
 
 class Sums:
@@ -66,6 +67,8 @@ class Sums:
         wide = table.pivot(index=index, columns="document", values=["nats", "counts"])
         self._nats, self._counts = (wide[key].to_numpy(np.float64) for key in ("nats", "counts"))
         self._documents = wide["counts"].columns.to_numpy(str)
+        named = scored.groupby("document")["group"].first().reindex(self._documents)
+        self._groups = pd.factorize(named.where(named.notna(), self._documents))[0]
         for row, (*point, seed) in enumerate(wide.index):
             self.rows.setdefault(CurvePoint(*point), {})[seed] = row
 
@@ -85,8 +88,9 @@ class Sums:
         if not shared.any():
             return None
         sums = [*self._nats[rows_PR][:, :, shared]]
-        documents, counts_D = self._documents[shared], counts_D[shared]
-        return Sample(seeds=seeds, documents=documents, sums=sums, counts_D=counts_D)
+        of_shared = (of[shared] for of in (self._documents, counts_D, self._groups))
+        names = ("documents", "counts_D", "groups_D")
+        return Sample(seeds=seeds, sums=sums, **dict(zip(names, of_shared, strict=True)))
 
     def difference(self, a: CurvePoint, b: CurvePoint) -> Estimate | None:
         """Returns the loss of a minus that of b; None if they share no seed or document."""
@@ -150,8 +154,9 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     unknown: not comparable with it); bits: per byte of the scored tokens' text.
     score: of a protocol of context, its own number.
     Under the headline protocol also gain: G(C) = loss(T) - loss(C) with the verdict as word, where
-    loss(T) is that of the model as it is, also for a variant; copy_gain: G on copy opportunities;
-    c_star; and note: a sentence on what limits the numbers.
+    loss(T) is that of the model as it is, also for a variant; marked joint where uses or harmed
+    holds for all gains beyond T at once; copy_gain: G on copy opportunities; c_star; and note: a
+    sentence on what limits the numbers.
     """
     if "series" not in rows:
         of_texts = [findings(s.rows).assign(corpus=s.text) for s in select(rows)]
@@ -171,6 +176,7 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         at_T = [p for p in points if p == CurvePoint(HEADLINE, bases[series], int(T))]
         about, of_series = {"protocol": HEADLINE, "series": series}, headline["series"] == series
         records += [about | record for record in _headline(headline[of_series], own, at_T, *both)]
+    _mark_jointly(records, facts)
     table = pd.DataFrame(records, columns=["series", *NUMBERS])
     table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
     table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
@@ -262,8 +268,10 @@ def _headline(
     T = at_T[0].length
     losses = {n: sample.mean(i).value for i, n in enumerate(lengths)}
     if (used := used_context(losses, T)) is not None:
+        low, high = _used_bounds(sample, [n for n in lengths if n <= T])
         word = f"<= {short(used)}" if used == lengths[0] else short(used)
-        yield {"quantity": "c_star", "value": used, "word": word}
+        word += f" [{short(low)}, {short(high)}]" if low < high else ""
+        yield {"quantity": "c_star", "value": used, "low": low, "high": high, "word": word}
     last = len(lengths)
     is_trained = not _unigram(rows, sample) <= sample.mean(last).value < math.inf  # inf: diverged
     may_copy = of_copies.sample([*points, *at_T])
@@ -276,9 +284,37 @@ def _headline(
                 yield _numbers("copy_gain", may_copy.gap(last, i)) | {"length": n}
 
 
+def _used_bounds(sample: Sample, lengths: Sequence[int]) -> tuple[float, float]:
+    """Returns the bounds of c* from the first points of a sample, of these lengths up to T.
+
+    The shortest length whose loss may lie within EPS of the lowest, and the shortest shown to, by
+    the 95% intervals of paired differences. Both are nan without intervals.
+    """
+    best = min(range(len(lengths)), key=lambda i: sample.mean(i).value)
+    excess = {n: sample.gap(i, best) for i, n in enumerate(lengths)}
+    if any(math.isnan(e.low) for e in excess.values()):
+        return math.nan, math.nan
+    may, does = ([n for n in lengths if getattr(excess[n], b) <= EPS] for b in ("low", "high"))
+    return min(may), min(does)
+
+
+def _mark_jointly(records: Sequence[Record], facts: pd.DataFrame) -> None:
+    """Marks the verdicts uses and harmed that hold for all gains beyond T at once (Holm)."""
+    judged = {
+        i: record["estimate"]
+        for i, record in enumerate(records)
+        if record["quantity"] == "gain"
+        and record["word"] in ("uses", "harmed", "flat", "unclear")
+        and not facts.at[record["series"], "reference"]
+    }
+    for i in signs(judged):
+        if records[i]["word"] in ("uses", "harmed"):
+            records[i]["mark"] = "joint"
+
+
 def _numbers(quantity: str, estimate: Estimate) -> Record:
     bounds = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {"quantity": quantity, **bounds}
+    return {"quantity": quantity, "estimate": estimate, **bounds}
 
 
 def _unigram(own: pd.DataFrame, sample: Sample) -> float:
@@ -295,8 +331,11 @@ def _notes(
     n_documents = 0 if sample is None else len(sample.documents)
     if n_documents == 1:
         yield "one document: no intervals, so every verdict is unclear"
-    elif sample is not None and len(sample.seeds) == 1:
-        yield "one seed: this checkpoint on other documents, not the scheme"
+    elif sample is not None:
+        if len(sample.seeds) == 1:
+            yield "one seed: this checkpoint on other documents, not the scheme"
+        if len(set(sample.groups_D.tolist())) == 1:
+            yield "documents of one group: intervals hold for others of it, not for other groups"
     T = own["train_length"].max()
     if not has_T and max(lengths, default=0) > T:
         yield f"no loss at T={T}: no context gain and no verdict; add {T} to --lengths"

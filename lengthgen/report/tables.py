@@ -21,8 +21,8 @@ SIGNS = {"tie": "=", "unknown": "?"}  # behind a value
 MOST_VERDICTS, MOST_COLUMNS = 6, 12
 COSTS = {"parameters": "parameters", "tokens/s": "tokens_per_s", "peak MiB": "peak_mib"}
 VERDICTS = (
-    "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets; not corrected for multiple "
-    "comparisons."
+    "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets. *: also after correction for "
+    "all series and lengths beyond T (Holm)."
 )
 COPIES = (
     "Copy gain: G at the longest length, of targets whose two preceding tokens last occurred more "
@@ -164,8 +164,9 @@ class Numbers:
         return self.rows.get((series, quantity, length), NONE)
 
     def verdict(self, series: str, length: int) -> str:
-        """Returns "uses [+0.019, +0.112]"; "-" without one."""
-        word = self.finding(series, "gain", length)["word"]
+        """Returns "uses* [+0.019, +0.112]", with * if it holds jointly; "-" without a verdict."""
+        gain = self.finding(series, "gain", length)
+        word = gain["word"] + "*" * (gain["mark"] == "joint")
         return f"{word} {self.interval(series, 'gain', length)}".rstrip() if word else "-"
 
     def word_up_to(self, series: str, length: int) -> str:
@@ -276,7 +277,16 @@ def _scored(rows: pd.DataFrame, protocol: str) -> str:
     if protocol != HEADLINE:
         return f"{protocol}: {named(protocol).summary}; up to {n_tokens:,} tokens"
     K, n_documents = (int(own[key].max()) for key in ("targets", "n_documents"))
-    return f"matched tail: K={K}, endpoints: {n_tokens // K}, documents: {n_documents}"
+    text = f"matched tail: K={K}, endpoints: {n_tokens // K}, documents: {n_documents}"
+    return f"{text}{in_groups(own)}"
+
+
+def in_groups(rows: pd.DataFrame) -> str:
+    """Returns " of 24 groups (at most 6 of one)" for the documents of rows; "" if none is named."""
+    scored = rows[rows["document"].notna()].drop_duplicates(["corpus", "document"])
+    sizes = scored["group"].fillna(scored["document"]).value_counts()
+    named = scored["group"].notna().any()
+    return f" of {len(sizes)} groups (at most {sizes.max()} of one)" if named else ""
 
 
 def rates(tuned: Mapping[str, Mapping[str, Any]]) -> Table:

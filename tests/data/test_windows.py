@@ -153,6 +153,31 @@ def test_documents_come_in_the_order_of_the_seed_each_once_before_any_comes_twic
     assert set(drawn(corpus_of([500]))) <= set(drawn(corpus_of([500, 700, 90]), count=100))
 
 
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=12),
+    count=st.integers(1, 80),
+    each=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_groups_have_equally_many_endpoints_but_those_that_have_no_more(
+    sizes: list[int], count: int, each: int, seed: int
+) -> None:
+    group_of = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    plain = corpus_of([500] * len(group_of))
+    named = replace(plain.validation, groups=[f"group {g}" for g in group_of])
+    corpus = replace(plain, validation=named)
+    ends = drawn(corpus, count=count, per_document=each, seed=seed)
+    assert len(ends) == len(set(ends)) == min(count, each * len(group_of))
+    taken = np.bincount([group_of[e.document] for e in ends], minlength=len(sizes))
+    more = taken[taken < each * np.array(sizes)]  # of groups that have further endpoints
+    assert taken.max() <= more.min(initial=count) + 1
+    documents = np.bincount([e.document for e in ends], minlength=len(group_of))
+    for g in range(len(sizes)):
+        assert np.ptp(documents[group_of == g]) <= 1
+    alone = drawn(plain, count=10_000, per_document=each, seed=seed)
+    assert {*ends} <= {*alone}
+
+
 @pytest.mark.parametrize("bos", [True, False])
 def test_no_span_holds_a_token_that_training_has_seen(bos: bool) -> None:
     corpus = corpus_of([80, 500, 500], bos=bos)

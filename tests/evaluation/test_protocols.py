@@ -266,6 +266,24 @@ def test_sums_by_position_are_of_all_windows_of_a_document() -> None:
     assert sum(row["position_nats"]) == pytest.approx(row["nats"])
 
 
+def test_rows_name_the_group_of_a_document_and_of_a_block_the_one_of_most_tokens() -> None:
+    split = split_of(*(np.arange(n) % 50 for n in (100, 60, 130)))
+    text = corpus_of(replace(split, groups=["x", split.names[1], "y"]))
+    ends = (Endpoint(0, 96), Endpoint(1, 50), Endpoint(2, 96))
+    planned = replace(places_of(longest=32, blocks=3), corpus=text, endpoints=ends)
+
+    def groups(name: str, planned: Plan) -> list[str | None]:
+        spans = protocols.named(name).windows(32, planned)
+        scored = {s: (targets_of(s, planned.corpus), np.zeros(s.scored)) for s in spans}
+        found = rows.per_document(spans, scored, planned, copies=False, by_position=False)
+        return [row["group"] for row in found]
+
+    assert groups("tail", planned) == ["x", None, "y"]
+    assert groups("alibi_nonoverlap", planned) == ["x", None, "y"]  # 96, 60 and 96 of 96 tokens
+    packed = replace(corpus_of(split_of(range(290))), packed=True)
+    assert groups("tail", replace(planned, corpus=packed, endpoints=(Endpoint(0, 96),))) == [None]
+
+
 @pytest.mark.parametrize("name", [*PROTOCOLS, "sliding-5"])
 def test_what_decides_the_scored_tokens_is_in_the_manifest(name: str) -> None:
     protocol, places = protocols.named(name), places_of()

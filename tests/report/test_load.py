@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from frames import frame, write_run
 from pyarrow import parquet
@@ -17,7 +18,7 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
 from lengthgen.files import append_rows, read_rows, write_rows
 from lengthgen.report import report
-from lengthgen.report.load import COLUMNS, ROWS, load, save
+from lengthgen.report.load import COLUMNS, ROWS, load, save, typed
 from lengthgen.report.statistics import findings
 from lengthgen.runs import directory, status
 
@@ -73,6 +74,25 @@ def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> N
     assert manifest["runs"].keys() == set(rows["run"])
     both, _ = loaded(tmp_path / "study", write_run(tmp_path / "runs", "alibi", losses=LOSSES))
     assert set(both["scheme"]) == {"rope", "alibi"}
+
+
+def test_groups_of_documents_are_kept_and_counted_and_rows_without_them_are_read(
+    tmp_path: Path,
+) -> None:
+    rows = frame(3.0).drop(columns="group")
+    parquet.write_table(pa.Table.from_pandas(rows, preserve_index=False), tmp_path / ROWS)
+    before, said = loaded(tmp_path)
+    assert said == []
+    assert {*before["group"]} == {None}
+    group_of = {"a": "one", "b": "one", "c": "two"}
+    named = typed(before.assign(group=[*map(group_of.get, before["document"])]))
+    save(named, tmp_path / "study")
+    again, _ = loaded(tmp_path / "study")
+    pd.testing.assert_frame_equal(again, named, check_categorical=False)
+    for known, counted in ((again, True), (before, False)):
+        made = report.sections(known)
+        assert ("documents: 5 of 4 groups (at most 2 of one)" in report.table_text(made)) == counted
+        assert ("toy: 5 of 4 groups" in made[-1].facts.get("documents", "")) == counted
 
 
 def test_what_was_scored_or_defined_again_counts_as_it_is_now_under_any_name_of_a_folder(

@@ -136,10 +136,10 @@ def test_a_gain_of_a_variant_counts_from_the_model_as_it_is(lengths: tuple[int, 
 
 def estimate(low: float, high: float, *, seeds: tuple[float, ...] | None = None) -> Estimate:
     middle = (low + high) / 2
-    unit = Spread(seeds=0.0, documents=1.0, n_seeds=2, freedom=7.0)
+    unit = Spread(seeds=0.0, groups=1.0, n_seeds=2, freedom=7.0)
     found = Estimate(value=middle, low=low, high=high, seeds=seeds or (middle, middle), spread=unit)
     half = (high - low) / 2 if math.isfinite(high - low) else 1.0
-    return replace(found, spread=replace(unit, documents=(half / unit.half_width(0.975)) ** 2))
+    return replace(found, spread=replace(unit, groups=(half / unit.half_width(0.975)) ** 2))
 
 
 @pytest.mark.parametrize(
@@ -241,6 +241,69 @@ def noisy_table(above: Mapping[str, float], **changes: Any) -> pd.DataFrame:
         return lambda s, d, n: noise(s, d, n) + own(s, d, n) + above[name]
 
     return pd.concat([frame(loss(name), scheme=name, **changes) for name in above])
+
+
+GROUPS = {"a": "one", "b": "one", "c": "two", "d": "two", "e": None}  # e is a group of its own
+
+
+def test_gains_and_differences_are_clustered_by_the_groups_of_documents() -> None:
+    a, b = (frame(noisy(key), scheme=name) for key, name in ((1, "rope"), (2, "alibi")))
+    rows = pd.concat([of.assign(group=[GROUPS[d] for d in of["document"]]) for of in (a, b)])
+    codes, at_T, at = np.array([0, 0, 1, 1, 2]), sheet(a, T), sheet(a, 2048)
+    clustered = gap(at_T[0], at[0], at[1], codes)
+    same({2048: numbers(rows, "gain")[2048]}, {2048: clustered})
+    assert clustered != minus(at_T, at)
+    (selection,) = select(rows)
+    found = Sums(selection.rows, loss_of).difference(
+        *(CurvePoint("tail", name, 2048) for name in ("rope", "alibi"))
+    )
+    assert found == gap(at[0], sheet(b, 2048)[0], at[1], codes)
+
+
+def test_of_one_group_alone_documents_are_the_sample_and_that_is_said() -> None:
+    rows = frame(noisy(1))
+    one, apart = rows.assign(group="one"), rows.assign(group=rows["document"].str.upper())
+    assert any("of one group" in note for note in notes(one))
+    assert not any("of one group" in note for note in notes(apart))
+    found = [findings(known) for known in (rows, one, apart)]
+    alone, *others = (f.loc[f["quantity"] != "note"].reset_index(drop=True) for f in found)
+    for other in others:
+        pd.testing.assert_frame_equal(other, alone)
+
+
+def test_verdicts_that_hold_at_once_are_marked_and_others_are_not() -> None:
+    """Of 0.5 at 1k, as precise as may be, and of 0.03 at 2k, whose interval just has a sign."""
+
+    def loss(seed: int, document: str, n: int) -> float:
+        spread = {1024: 1e-6, 2048: 0.0135}.get(n, 0.0) * ("abcde".index(document) - 2 + seed / 10)
+        return 3 - {1024: 0.5, 2048: 0.03}.get(n, 0.0) + spread
+
+    rows = frame(loss)
+    alone = numbers(rows.loc[rows["length"] != 1024], "gain")[2048]
+    gains = numbers(pd.concat([rows, frame(3.0, scheme="alibi")]), "gain")
+    assert {n: gains[n].word for n in (1024, 2048)} == {1024: "uses", 2048: "uses"}
+    assert (gains[1024].mark, gains[2048].mark, alone.mark) == ("joint", "", "joint")
+    reference = frame(3.0, scheme="alibi", reference=True, variant="window")
+    beside = numbers(pd.concat([rows.loc[rows["length"] != 1024], reference]), "gain")[2048]
+    assert beside.mark == "joint"  # references are no statements
+
+
+def test_the_bounds_of_the_used_context_are_those_of_paired_differences() -> None:
+    """From 256 on all is as good; at 128 it may be, at 64 it is not."""
+    lengths, above = (64, 128, 256, 512), {64: 0.2, 128: 0.02}
+    noise = noisy(1, scale=0.02)
+
+    def loss(seed: int, document: str, n: int) -> float:
+        return 3 + above.get(n, 0.0) + (noise(seed, document, n) - 3 if n < 256 else 0.0)
+
+    rows = frame(loss, lengths=lengths)
+    used = numbers(rows, "c_star")[0]
+    excess = {n: minus(sheet(rows, n), sheet(rows, 256)) for n in lengths}
+    may = min(n for n, e in excess.items() if e.low <= EPS)
+    does = min(n for n, e in excess.items() if e.high <= EPS)
+    assert (used.low, used.value, used.high) == (may, 256, does) == (128, 256, 256)
+    assert used.word == "256 [128, 256]"
+    assert numbers(frame(3.0, documents="a"), "c_star")[0].word == "<= 256"  # without intervals
 
 
 def test_the_curves_of_two_texts_are_told_apart() -> None:
