@@ -24,9 +24,16 @@ def write_report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder to write; default: report, or FOLDER."),
+        typer.Option(metavar="DIR", help="Folder to write; default: report, or the only FOLDER."),
     ] = None,
     as_json: Json = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Write nothing: say which rules of a leaderboard the rows of RUNs break.",
+        ),
+    ] = False,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -45,17 +52,34 @@ def write_report(
         rows, named = _of_study(arguments, config_dir, plugin)
         return _write(rows, out or Path("results") / named, as_json)
     folders = [Path(name).resolve() for name in names if (Path(name) / load.ROWS).is_file()]
-    if folders and (len(names) > 1 or conditions) and out is None:
-        raise UserError("several folders, or a part of one, need --out DIR")
+    if folders and conditions and out is None and not check:
+        raise UserError("a part of a folder needs --out DIR")
     if conditions and out and out.resolve() in folders:
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
     rows = load.load(paths or directory.every(root), checkpoints=True, say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
-    out = out or Path(names[0] if folders else "report")
+    if check:
+        return _check(rows)
+    out = out or Path(names[0] if folders and len(names) == 1 else "report")
     is_again = len(names) == 1 and folders == [out.resolve()]
     _write(rows, out, as_json, again=is_again)
+
+
+def _check(rows: "DataFrame") -> None:
+    """Says which rules of a leaderboard are broken; if none is, which rows are better.
+
+    Of the runs that lie in no folder of a report, or else of all. Raises UserError if one is.
+    """
+    from lengthgen.report import leaderboard, tables
+
+    own = {*rows.attrs.get("folders", {})} or {*rows["run"]}
+    if lines := leaderboard.broken(rows, own):
+        for line in lines:
+            warn(line)
+        raise UserError("a row of the table has to keep its rules; see the lines above")
+    echo(tables.shown(leaderboard.better(rows, own)))
 
 
 def _of_study(

@@ -116,6 +116,12 @@ def load(
     return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 
 
+def is_complete(rows: pd.DataFrame) -> Any:
+    """Returns the series that says which rows are of a cell with all its documents."""
+    n_scored = rows.groupby(CELL, dropna=False)["document"].transform("count")
+    return n_scored >= rows["n_documents"]
+
+
 def is_last(rows: pd.DataFrame) -> Any:
     """Returns the series that says which rows are of the last checkpoint of their run."""
     return rows["tokens_seen"] == rows.groupby("run")["tokens_seen"].transform("max")

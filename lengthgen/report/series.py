@@ -13,7 +13,7 @@ from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible
-from lengthgen.report.load import CELL, is_last
+from lengthgen.report.load import CELL, is_complete, is_last
 from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
@@ -104,10 +104,9 @@ def _selected(
     """Returns the comparable rows of one text, those of their cells at checkpoints before, and a
     line on each run that is left out.
     """
-    n_scored = rows.groupby(CELL, dropna=False)["document"].transform("count")
-    is_complete, is_newest = n_scored >= rows["n_documents"], is_last(rows)
-    notes = [*_left_out(rows[~is_complete], ", evaluated in part; run lengthgen eval")]
-    rows, earlier = rows[is_complete & is_newest], rows[is_complete & ~is_newest]
+    has_all, is_newest = is_complete(rows), is_last(rows)
+    notes = [*_left_out(rows[~has_all], ", evaluated in part; run lengthgen eval")]
+    rows, earlier = rows[has_all & is_newest], rows[has_all & ~is_newest]
     targets = rows["targets"].map(lambda K: "" if pd.isna(K) else f"K={K:g}, ")
     condition = (
         rows["precision"].map(str) + ", " + targets + "endpoints " + rows["endpoints"].map(str)

@@ -75,7 +75,7 @@ def test_a_folder_that_is_reported_again_keeps_its_bytes(shell: Shell, tmp_path:
     before = {path.name: path.read_bytes() for path in Path("rep").iterdir()}
     assert shell.run("report", "rep").code == 0
     assert {path.name: path.read_bytes() for path in Path("rep").iterdir()} == before
-    assert shell.refused("report", "rep", "seed=1").endswith("need --out DIR")
+    assert shell.refused("report", "rep", "seed=1").endswith("--out DIR")
     said = shell.refused("report", "rep", "seed=1", "--out", "rep")
     assert said.endswith("a part of its rows would replace all; give another folder")
     more = write_run(tmp_path / "more", losses={256: 3.0, 512: 2.9, 1024: 3.0}, seed=2)
