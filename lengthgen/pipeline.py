@@ -1,5 +1,6 @@
 """A run from its configuration to its results, in one process of those that work on it."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -164,11 +165,13 @@ def evaluate_runs(
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
     kept: Kept = (),
+    seconds: float = math.inf,
 ) -> list[tuple[Path, Config, list[Row]]]:
     """Adds what is missing of the curves of runs; returns them, as they are changed, and rows.
 
     The rows are those that the configuration asks for, whether they were there or not, also of the
-    `kept` checkpoints. Of several runs, one that is refused is named in a line and left out.
+    `kept` checkpoints. Of several runs, one that is refused is named in a line and left out. Each
+    takes as many seconds at most, as in `evaluate`.
     """
     configs = configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugins)
     ranks = Ranks.from_env()
@@ -178,7 +181,7 @@ def evaluate_runs(
         for config, run_dir in zip(configs, run_dirs, strict=True):
             before = _n_bytes(run_dir)
             try:
-                rows = evaluate(config, run_dir, ranks=ranks, show=show, kept=kept)
+                rows = evaluate(config, run_dir, ranks=ranks, show=show, kept=kept, seconds=seconds)
             except Refused as error:
                 if len(run_dirs) == 1:
                     raise

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     import wandb
 
 SECONDS = 20.0  # that W&B is waited for: once at the start, once at the end
-TABLE = ["scheme", "variant", "protocol", "length", "loss", "low", "high", "series"]
+TABLE = [
+    *("scheme", "variant", "protocol", "length"),
+    *("loss", "low", "high", "bits_per_byte", "series"),
+]
 # W&B's own preset of lines; docs/wandb.md has one with intervals and a logarithmic axis.
 PRESET = "wandb/lineseries/v0"
 FIELDS = {"step": "length", "lineKey": "series", "lineVal": "loss"}
@@ -393,6 +396,8 @@ def _perplexities(findings: Any) -> Points:
             bounds = {"ppl": loss, "ppl_low": row["low"], "ppl_high": row["high"]}
             bounds = {key: math.exp(x) for key, x in bounds.items() if math.isfinite(x)}
             point |= {"loss": loss, **bounds}
+            if math.isfinite(bits := row["bits"]):
+                point["bits_per_byte"] = bits
     return points
 
 

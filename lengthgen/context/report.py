@@ -21,12 +21,15 @@ from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import Sums, number, perplexity, scores
 from lengthgen.report.tables import Table, TableCell
 
+TITLE = "Use of context"
 PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
 NOTES = [
     "A length is the longest one up to which all pass; in brackets the 95 % interval of its test, "
     "inverted. Perplexity holds: no more than 0.01 nats above T. Copies: at least 99 % of a "
-    "repeated text, over that distance; some: more than behind other text. Finds: a value behind "
-    "its key, of 5 keys, 5 values of one key, over a chain of two.",
+    "repeated text, over that distance; some: more than behind other text. Finds: 85 % "
+    "(eval.effective) of what it finds at the shortest length: a value behind its key, of 5 keys, "
+    "5 values of one key, over a chain of two. A value is found if it is likelier than 9 others: "
+    "10 % by chance.",
     "Copies counts the distance to the copied token: the model reads twice as many tokens.",
 ]
 KEYS = (
@@ -44,7 +47,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     own = rows[rows["fingerprint"].isin(texts) & (rows["protocol"] != "answers")]
     made = [text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(own))]
     return ReportSection(
-        title="Use of context",
+        title=TITLE,
         drawings={name: draw for s in made for name, draw in s.drawings.items()},
         sentences=[line for s in made for line in s.sentences],
         tables=[table for s in made for table in s.tables],
@@ -65,9 +68,12 @@ def text_section(selection: Selection, end: str) -> ReportSection:
         "retrieval": partial(retrieval_figure, competing),
     }
     return ReportSection(
-        title="Use of context",
+        title=TITLE,
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
-        sentences=[sentence(name, T, reaches[name]) for name, T in _trained(rows, names).items()],
+        sentences=[
+            sentence(name, T, reaches[name], found_at_shortest(rows, name))
+            for name, T in _trained(rows, names).items()
+        ],
         tables=[table, *_key_tables(competing)],
         data={f"context{end}": pd.DataFrame(_data(reaches))},
         summary=[table],
@@ -87,15 +93,25 @@ def reaches_of(rows: pd.DataFrame, series: str) -> dict[str, Reach | None]:
     }
 
 
-def sentence(series: str, T: int, reaches: Mapping[str, Reach | None]) -> str:
-    """Returns "rope: trained to 512; perplexity holds to 512, copies to 256, finds ..."."""
+def sentence(series: str, T: int, reaches: Mapping[str, Reach | None], found: str) -> str:
+    """Returns "rope: T is 512 tokens; perplexity holds to 512, copies over 256, finds ...".
+
+    `found` says how much it finds at the shortest length, of which the effective length is a share.
+    """
     said = {
         "perplexity holds": "perplexity holds to {}",
         "copies": "copies over {}",
-        "finds": "finds a value to {}",
+        "finds": f"finds {found}, and nearly as many to {{}}",
     }
     parts = [text.format(r.text) for key, text in said.items() if (r := reaches[key])]
-    return f"{series}: T is {T:,} tokens; {', '.join(parts)}." if parts else f"{series}: nothing."
+    return f"{series}: T is {T:,} tokens; {', '.join(parts)}."
+
+
+def found_at_shortest(rows: pd.DataFrame, series: str) -> str:
+    """Returns "76% of values at 64 tokens"; nothing without a measurement."""
+    sums = hits(own_rows(rows, RETRIEVAL.name), lengths.form_places("single"))
+    first = points(sums, series)[:1]
+    return "".join(f"{estimate(sums, p).value:.0%} of values at {p.length:,} tokens" for p in first)
 
 
 def _trained(rows: pd.DataFrame, names: list[str]) -> dict[str, int]:
@@ -175,7 +191,7 @@ def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
     drawn = style.new_figure("Forgetting curve: tokens copied; dotted: right behind other text")
     axes = drawn.subplots()
     axes.set_ylim(-0.03, 1.1)
-    style.length_axis(axes, own["length"], trained=own["train_length"].iloc[0], name="T")
+    style.length_axis(axes, own["length"], trained=own["train_length"].iloc[0] / 2, name="T read")
     colours, ends = style.scheme_colours(own["series"]), list[style.LineEnd]()
     for name in dict.fromkeys(own["series"]):
         for place, line in ((0, {"marker": "o", "markersize": 3}), (1, {"ls": (0, (1, 1.5))})):

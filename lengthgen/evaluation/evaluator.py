@@ -1,6 +1,8 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
 import itertools
+import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -26,7 +28,7 @@ from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.terminal import Progress
+from lengthgen.terminal import Progress, clock
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 Row = dict[str, Any]
@@ -37,26 +39,33 @@ Todo = dict[Cell, set[str]]  # cells without a value, and the documents of each 
 @signals.interruptible()
 @plugin_errors()
 def evaluate(
-    config: Config, run_dir: Path, *, ranks: Ranks, show: Progress, kept: Kept = ()
+    config: Config,
+    run_dir: Path,
+    *,
+    ranks: Ranks,
+    show: Progress,
+    kept: Kept = (),
+    seconds: float = math.inf,
 ) -> list[Row]:
     """Computes the cells of the configuration that eval.jsonl lacks, and returns the rows of all.
 
     `kept`: so it does with kept.jsonl, for the kept checkpoints of about these tokens, or all. A
-    run that lacks none is only read: it may lie where nothing can be written.
+    run that lacks none is only read: it may lie where nothing can be written. Of limited seconds
+    the cheapest cells are computed that fit, and at least one.
 
     Raises Refused if the run has no such checkpoint or a length that no document has.
     """
     opening = partial(open_run, config, run_dir, ranks=ranks, show=show)
-    evaluation = ranks.agreed(opening)
+    evaluation = replace(ranks.agreed(opening), seconds=seconds)
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise Refused(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
     steps = ranks.agreed(partial(_kept_steps, evaluation, run_dir, kept))
-    model, scheme = evaluation.model, evaluation.model.scheme
+    model = evaluation.model
     rows = _completed(evaluation, run_dir / "eval.jsonl", plan.messages(config, evaluation.plan))
     for step in steps:
         read = partial(checkpoints.kept, run_dir, run=config.run_id, step=step)
         kept_one, seen = ranks.agreed(read), step * config.train.batch_tokens
-        model.scheme = scheme  # a job leaves that of a variant
+        model.scheme = evaluation.scheme  # a job leaves that of a variant
         model.load_state_dict(kept_one.weights)
         earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen)
         said = [f"{config.run_id} after {seen:,} tokens"]
@@ -251,9 +260,22 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
             jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
     if not jobs:
         return
-    total = sum(job.cost(evaluation.model) for job in jobs)
-    show.start(f"evaluate {evaluation.config.scheme.name}", total, unit="")
-    for job in jobs:
+    costs = [job.cost(evaluation.model) for job in jobs]
+    if evaluation.seconds < math.inf:
+        order = sorted(range(len(jobs)), key=lambda i: costs[i])
+        jobs, costs = [jobs[i] for i in order], [costs[i] for i in order]
+    show.start(f"evaluate {evaluation.config.scheme.name}", sum(costs), unit="")
+    begun = time.monotonic()
+    for n, job in enumerate(jobs):
+        spent = time.monotonic() - begun
+        expected = spent * sum(costs[: n + 1]) / sum(costs[:n]) if n else 0.0
+        if evaluation.ranks.gather(expected)[0] > evaluation.seconds:
+            show.finish()
+            left = sum(costs[n:]) * spent / sum(costs[:n])
+            show.say(
+                f"{len(jobs) - n} measurements are left, of about {clock(left)}; rerun to go on"
+            )
+            return
         nats, measured = _scored(job, evaluation), dict[Cell, list[Row]]()
         for cell in (cell for cell in job.cells if cell in todo):
             protocol = protocols.named(cell.protocol)

@@ -1,5 +1,6 @@
 """What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,3 +107,4 @@ class Evaluation:
     tokens_seen: int
     ranks: Ranks
     show: Progress
+    seconds: float = math.inf  # that it is to take

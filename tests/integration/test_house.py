@@ -10,17 +10,17 @@ import pytest
 from repository import ROOT
 
 PACKAGE = {
-    "cli": 1370,  # 700, was 1322; --checkpoints, --check; report of a study; memory, show, --from, import
+    "cli": 1370,  # 700, was 1322; --checkpoints, --check; a study; memory, show, --from
     "api": 252,  # was 174; measure of any callable; 130, was 157; checkpoints
     "sweep": 827,  # 550, was 821; blocks of a study; Optuna, Slurm; failed starts
-    "pipeline": 246,  # 180, was 241; kept checkpoints; validation, what eval adds, --force
-    "tracking": 417,  # 200; report, facts, sweeps, TensorBoard, again; its full disk
-    "report": 2525,  # was 2288; rules of a leaderboard; groups, Holm, bounds of c*; scores, bits per byte
-    "evaluation": 1449,  # was 1431; groups of rows; callables; 1150, was 1227; kept checkpoints
+    "pipeline": 249,  # 180, was 246; limited minutes; kept checkpoints; validation, --force
+    "tracking": 423,  # 200, was 417; bits per byte; sweeps, TensorBoard, again; its full disk
+    "report": 2525,  # was 2288; rules of a leaderboard; groups, Holm, bounds of c*; scores
+    "evaluation": 1473,  # was 1449; limited minutes; groups of rows; callables; kept checkpoints
     "training": 474,  # 400, was 468; validation, Muon, checkpoints, kept weights; layers under DDP
     "runs": 907,  # 750, was 893; kept weights; uploads, Windows, signals, srun; containers
     "model": 1578,  # was 1560; norms after; dropout, fused remaps, plugins, blocks
-    "data": 1441,  # was 1433; hub; SentencePiece, Hub, NFC, formats; sha256 of the cache; groups in turn
+    "data": 1441,  # was 1433; hub; SentencePiece, Hub, NFC; sha256 of the cache; groups in turn
     "schemes": 1085,  # 1045; without schemes; digests of code, void parts, masks of void ones
     "config": 1691,  # was 1678; norms after; eval.evaluator; 900, was 1568; the grid of a study
     "errors, escaping, files, terminal": 521,  # was 506; killed exports
@@ -28,10 +28,10 @@ PACKAGE = {
     "probes": 408,  # without probes; variants, axes, edited definitions, mistakes
     "encoder_decoder": 348,  # was 347; hub; dropout, its encoder's
     "hub": 1402,  # was 1395; families, transformers' own reading
-    "context": 893,  # copies, retrieval, key tokens, their lengths and figures
+    "context": 1157,  # was 893; the audit; copies, retrieval, key tokens, lengths, figures
     "generation": 119,  # limits, imports
 }
-TESTS = 17_220  # 15,000; intervals in groups; a study; kept weights; numbers of a GPU, statements
+TESTS = 17_220  # 15,000; the audit; intervals in groups; a study; kept weights; a GPU
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
 PART = 305
 FRAME = ("__init__.py", "base.py", "run.py", "cli.py", "register.py")

@@ -112,7 +112,12 @@ def test_tables_have_a_column_for_each_checkpoint_and_a_verdict_at_each() -> Non
     for row in perplexity.rows:
         values = [float(cell.text) for cell in row[2:]]
         assert values == sorted(values, reverse=True)
-    assert {cell.text.split()[0].rstrip("*") for table in gains for row in table.rows for cell in row[2:]} <= {
+    assert {
+        cell.text.split()[0].rstrip("*")
+        for table in gains
+        for row in table.rows
+        for cell in row[2:]
+    } <= {
         "harmed",
         "unclear",
     }

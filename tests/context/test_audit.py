@@ -1,0 +1,60 @@
+"""The audit of a run or of a folder: one sentence, one page, and what stops it."""
+
+from pathlib import Path
+from typing import Any
+
+from commands import here
+from small import imported
+from trained import ALONE, QUIET, with_eval
+
+from lengthgen import pipeline
+from lengthgen.evaluation import evaluator
+from lengthgen.files import read_rows
+
+
+def test_an_audit_says_how_far_and_a_second_one_measures_nothing(trained: Path) -> None:
+    (run_dir,) = trained.glob("*-*-*")
+    words = "audit", str(run_dir), "--lengths", "16,32", "--variants", "yarn"
+    first = here(*words)
+    assert first.code == 0, first.err
+    said = first.out.splitlines()
+    assert said[0].startswith("rope: T is 16 tokens; perplexity holds to ")
+    assert said[1].startswith("rope + yarn: ")
+    assert (run_dir / "audit/report.html").is_file()
+    protocols = {row["protocol"] for row in read_rows(run_dir / "eval.jsonl")}
+    assert {"tail", "forgetting", "key_tokens", "nonoverlap"} <= protocols
+    before = (run_dir / "eval.jsonl").read_bytes()
+    assert here(*words).out == first.out
+    assert (run_dir / "eval.jsonl").read_bytes() == before
+
+
+def test_limited_seconds_give_the_cheapest_cell_and_the_rest_later(trained: Path) -> None:
+    (run_dir,) = trained.glob("*-*-*")
+    log, run = run_dir / "eval.jsonl", pipeline.config_of(run_dir, {})
+    config = with_eval(run, lengths=[16, 32], protocols=["forgetting", "tail"])
+    given: Any = {"ranks": ALONE, "show": QUIET}
+    log.unlink()
+    whole = evaluator.evaluate(config, run_dir, **given)
+    log.unlink()
+    evaluator.evaluate(config, run_dir, seconds=0, **given)
+    ((_, length),) = {(row["protocol"], row["length"]) for row in read_rows(log)}
+    assert length == 16
+    assert evaluator.evaluate(config, run_dir, **given) == whole
+
+
+def test_a_model_without_a_tokenizer_and_a_name_of_nothing_are_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    transformers: Any = imported("transformers")
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    given = {**shape, "intermediate_size": 32, "vocab_size": 300, "max_position_embeddings": 32}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**given)).save_pretrained(folder)
+    root = f"runtime.root={tmp_path}"
+    assert "no tokenizer.json" in here("audit", str(folder), root).error
+    assert "no such run" in here("audit", "nothing", root).error
+    assert "one model" in here("audit").error
+
+
+def test_lengths_that_no_document_has_are_refused_with_those_that_fit(trained: Path) -> None:
+    (run_dir,) = trained.glob("*-*-*")
+    assert "eval.lengths=[16]" in here("audit", str(run_dir), "--lengths", "16,100000").error
