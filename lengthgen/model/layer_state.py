@@ -8,6 +8,7 @@ B batch, T tokens, Q queries, S keys, D width of the stream, E numbers of a stat
 import torch
 from torch import Tensor
 
+from lengthgen.model.attention import attend
 from lengthgen.model.transformer import Block, LayerCache, Transformer
 from lengthgen.schemes import AttentionContext
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
@@ -35,14 +36,13 @@ class StateBlock(Block):
         q, k, v = self.mixed(kept.qkv_BSE, c)
         state = state_BSE.unflatten(-1, (self.shape.n_heads, -1)).transpose(1, 2)
         values = torch.cat([v, state.to(v.dtype)], dim=-1)
-        both = self.attended(q[:, :, c.rows], k, values, c)
-        attended, mean = both.unflatten(-1, (self.shape.n_heads, -1)).split(
-            [v.shape[-1], state.shape[-1]], dim=-1
-        )
-        attended_BQD = self.attention_added(attended.flatten(2))
+        both = attend(q[:, :, c.rows], k, values, c)
+        attended, mean = both.split([v.shape[-1], state.shape[-1]], dim=-1)
+        attended = self.through_outputs(attended, v, c)
+        attended_BQD = self.attention_added(attended.transpose(1, 2).flatten(2))
         added_BQD = self.mlp(x_BQD if self.model.parallel_residual else x_BQD + attended_BQD)
         with torch.autocast(x_BQD.device.type, enabled=False):
-            state_BQE = carrier.next_state(mean.flatten(2), added_BQD, c)
+            state_BQE = carrier.next_state(mean.transpose(1, 2).flatten(2), added_BQD, c)
         return torch.cat([x_BQD + attended_BQD + added_BQD, state_BQE], dim=-1)
 
     def apart(self, x_BTD: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:

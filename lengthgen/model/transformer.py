@@ -16,7 +16,7 @@ from lengthgen.config.schema import Config, Model, ModelDims, Parts
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.model.dropout import Dropout
-from lengthgen.schemes import AttentionContext, Scheme, build
+from lengthgen.schemes import AttentionContext, Scheme, Unfit, build
 from lengthgen.schemes.absolute.alignment import Aligned
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
@@ -110,7 +110,18 @@ class Block(nn.Module):
         self, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
     ) -> Tensor:
         """Returns the values that the queries attend to, of all heads side by side: [B, Q, HK]."""
-        return attend(q_BHQK, k_BHSK, v_BHSK, c).transpose(1, 2).flatten(2)
+        out_BHQK = self.through_outputs(attend(q_BHQK, k_BHSK, v_BHSK, c), v_BHSK, c)
+        return out_BHQK.transpose(1, 2).flatten(2)
+
+    def through_outputs(self, out_BHQK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        """Returns the outputs of attention after every part's `outputs`, in order."""
+        with torch.autocast(out_BHQK.device.type, enabled=False):
+            for part in c.hooks.outputs:
+                changed, sizes = part.outputs(out_BHQK, v_BHSK, c), out_BHQK.shape
+                if not isinstance(changed, Tensor) or changed.shape != sizes:  # pyright: ignore
+                    raise Unfit(part, "outputs", changed, f"a tensor {[*sizes]}")
+                out_BHQK = changed.to(out_BHQK.dtype)
+        return out_BHQK
 
     def mlp(self, x_BTD: Tensor) -> Tensor:
         """Returns the block's network of x."""

@@ -247,6 +247,10 @@ class Part(nn.Module):
         """Returns the output of the block from weights and values."""
         return weighted(w_BHQS, v_BHSK, c)
 
+    def outputs(self, out_BHQK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
+        """Returns other outputs, after those of any kernel; v_BHSK has the values of all keys."""
+        return out_BHQK
+
     def clamp_parameters(self) -> None:
         """Moves parameters back into their domain; called at build and after each step."""
 
@@ -263,7 +267,7 @@ class Part(nn.Module):
 
 OWNED = ("relative_keys", "relative_values", "scores", "weights", "values")  # by one part each
 HOOKS = (  # a part overrides at least one of these, unless a Transformer of its own serves it
-    *("positions", "embed", "projections", "qk", "frequencies", "bias", "visible"),
+    *("positions", "embed", "projections", "qk", "frequencies", "bias", "visible", "outputs"),
     *("relative_queries", *OWNED),
 )
 
@@ -283,6 +287,7 @@ class LayerHooks(NamedTuple):
     scores: Part | None = None
     weights: Part | None = None
     values: Part | None = None
+    outputs: tuple[Part, ...] = ()
     contiguous: bool = True  # coordinates are 0, 1, 2 ...: no part gives out others
     toeplitz: bool = False  # the bias is a table over (head, i - j): nothing else touches logits
 

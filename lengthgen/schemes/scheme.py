@@ -133,6 +133,7 @@ class Scheme(nn.Module):
             bias=bias,
             visible=visible,
             **owners,
+            outputs=active["outputs"],
             contiguous=self.contiguous,
             toeplitz=bool(bias) and table and not (visible or any(owners.values())),
         )

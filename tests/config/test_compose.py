@@ -52,8 +52,8 @@ SCHEMES = compose.choices("scheme", config_dir=None)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_shipped_scheme_names_its_paper(scheme: str) -> None:
-    assert re.search(r"arXiv \d{4}\.\d{5}", compose.describe(SCHEMES[scheme]))
+def test_a_shipped_scheme_names_its_paper_or_its_code(scheme: str) -> None:
+    assert re.search(r"arXiv \d{4}\.\d{5}|github\.com/\w+", compose.describe(SCHEMES[scheme]))
 
 
 def test_values_are_parsed_without_composing_and_nested_values_become_overrides() -> None:
@@ -106,7 +106,7 @@ def test_globs_are_points() -> None:
     ("incomplete", "offered"),
     [
         ("sch", ["scheme.", "scheme="]),
-        ("scheme=rope_", ["scheme=rope_conv"]),
+        ("scheme=rope_c", ["scheme=rope_conv"]),
         ("train.le", ["train.length=512"]),
         ("scheme.parts.rope.b", ["scheme.parts.rope.base=10000.0"]),
         ("corpus.pat", ["corpus.path="]),
