@@ -19,9 +19,9 @@ PACKAGE = {
     "evaluation": 1473,  # was 1449; limited minutes; groups of rows; callables; kept checkpoints
     "training": 474,  # 400, was 468; validation, Muon, checkpoints, kept weights; layers under DDP
     "runs": 907,  # 750, was 893; kept weights; uploads, Windows, signals, srun; containers
-    "model": 1578,  # was 1560; norms after; dropout, fused remaps, plugins, blocks
+    "model": 1589,  # was 1578; outputs of parts; dropout, fused remaps, plugins, blocks
     "data": 1441,  # was 1433; hub; SentencePiece, Hub, NFC; sha256 of the cache; groups in turn
-    "schemes": 1085,  # 1045; without schemes; digests of code, void parts, masks of void ones
+    "schemes": 1091,  # was 1085; the hook outputs; digests of code, void parts, masks of those
     "config": 1691,  # was 1678; norms after; eval.evaluator; 900, was 1568; the grid of a study
     "errors, escaping, files, terminal": 521,  # was 506; killed exports
     "tasks": 1059,  # without tasks; mistakes of a task's inventor
@@ -31,7 +31,7 @@ PACKAGE = {
     "context": 1157,  # was 893; the audit; copies, retrieval, key tokens, lengths, figures
     "generation": 119,  # limits, imports
 }
-TESTS = 17_220  # 15,000; the audit; intervals in groups; a study; kept weights; a GPU
+TESTS = 17_600  # 15,000; schemes of 2025, 2026; the audit; intervals in groups; a study; a GPU
 PARTS = ("schemes/*/*.py", "tasks/rules/*.py", "probes/*.py", "data/sources/*.py")
 PART = 305
 FRAME = ("__init__.py", "base.py", "run.py", "cli.py", "register.py")
