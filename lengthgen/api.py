@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 import tokenizers
 
-from lengthgen import generation, pipeline
+from lengthgen import experiment, generation, pipeline
 from lengthgen.config import compose, schema
 from lengthgen.config.sections import flatten
 from lengthgen.evaluation import callables
@@ -19,6 +19,7 @@ from lengthgen.report.load import load as load_rows
 from lengthgen.report.load import of_model, only
 from lengthgen.report.series import select
 from lengthgen.runs import directory
+from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
 Run = str | Path  # a run directory, or below runtime.root a run id or its unique beginning
@@ -50,13 +51,11 @@ def train(
         >>> again = lengthgen.train(base=run, seed=2)
     """
     words = [*map(str, overrides), *compose.overrides_of(values)]
-    folder = None if config_dir is None else Path(config_dir)
-    given: dict[str, Any] = {"config_dir": folder, "plugins": _paths(plugins)}
+    folder, files = None if config_dir is None else Path(config_dir), _paths(plugins)
     if base is None:
-        config = schema.from_overrides(words, **given)
-    else:
-        _, config = pipeline.changed_run(str(base), words, **given)
-    return pipeline.train(pipeline.validate(config))
+        return pipeline.train(experiment.resolve(words, config_dir=folder, plugins=files))
+    _, other = experiment.changed(str(base), words, config_dir=folder, plugins=files)
+    return pipeline.train(other)
 
 
 def evaluate(
@@ -93,11 +92,10 @@ def evaluate(
     compose.check_changes(changes, ("eval", "runtime"))
     run_dir = directory.find(str(run), compose.root_of(changes))
     kept = "all" if checkpoints == "all" else [int(n) for n in _listed(checkpoints)]
-    ((_, config, rows),) = pipeline.evaluate_runs(
-        [run_dir], changes, plugins=_paths(plugins), kept=kept
-    )
+    asked = experiment.of_run(run_dir, changes, plugins=_paths(plugins))
+    ((*_, rows),) = pipeline.evaluate_runs([run_dir], [asked], kept=kept)
     curves = _curves(only(load_rows([run_dir], checkpoints=bool(kept)), rows), bool(kept))
-    wanted = config.eval
+    wanted = asked.config.eval
     shown = [None, *wanted.variants, *wanted.reference_variants]
     return curves.loc[
         curves["length"].isin(wanted.lengths)
@@ -193,23 +191,25 @@ def measure(
         **{"eval.precision": precision, "eval.deduplicate": False},
         **{"eval.reference_variants": [], "runtime.device": "cpu"},
     }
-    config = schema.from_overrides(
-        compose.overrides_of(given | changes), config_dir=None, plugins=[]
-    )
+    draft = schema.drafted(compose.overrides_of(given | changes))
     about = {"name": "documents", "bos": bos_id is not None}
     own = {"name": name, "parts": {}, "layers": None, "variants": {}}  # the callable's, unknown
-    config = config.model_copy(
-        update={
-            "train": config.train.model_copy(update={"tokens": 0}),
-            "corpus": config.corpus.model_copy(update=about),
-            "model": config.model.model_copy(update={"name": name}),
-            "scheme": config.scheme.model_copy(update=own),
-        }
+    asked = experiment.resolved(
+        draft.model_copy(
+            update={
+                "train": draft.train.model_copy(update={"tokens": 0}),
+                "corpus": draft.corpus.model_copy(update=about),
+                "model": draft.model.model_copy(update={"name": name}),
+                "scheme": draft.scheme.model_copy(update=own),
+            }
+        )
     )
-    pipeline.check(config)
+    config = asked.config
     corpus = callables.corpus_of(documents, tokenizer=tokenizer, bos_id=bos_id)
     with Progress(is_main=True) as show:
-        rows = of_model(callables.measured(logits, corpus, config, show), config)
+        given_model = callables.Given(logits, config, vocab_size=corpus.vocab_size)
+        scored = asked.opened_on(corpus).scored(given_model, ranks=ALONE, show=show)
+        rows = of_model(callables.measured(scored), config)
     if report is not None:
         pages.write(rows, pages.sections(rows), Path(report))
     return statistics.curves(statistics.findings(rows))
@@ -233,9 +233,12 @@ def load(
         >>> logits = model.logits(model(tokens))
     """
     run_dir = directory.find(str(run), compose.root_of({}))
-    (config,) = pipeline.configs_of([run_dir], {}, plugins=_paths(plugins))
+    changes = {} if variant is None else {"eval.variants": [variant]}
+    of_run = experiment.of_run(run_dir, changes, plugins=_paths(plugins))
     with Progress(is_main=True) as show:
-        opened, tokenizer = generation.open_trained(config, run_dir, variant=variant, show=show)
+        opened, tokenizer = generation.open_trained(
+            of_run, run_dir, is_varied=variant is not None, show=show
+        )
     return opened.model, tokenizer
 
 

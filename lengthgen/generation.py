@@ -8,13 +8,11 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from lengthgen.config.schema import Config
-from lengthgen.data.objective import objective_of
 from lengthgen.data.tokenizer import normalised, read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.evaluation.evaluator import open_run
-from lengthgen.evaluation.scored_text import Evaluation
-from lengthgen.model.build import generator_of, with_parts
+from lengthgen.evaluation.protocols import Evaluation
+from lengthgen.experiment import Experiment
+from lengthgen.model.build import generator_of, redesigned
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import ALONE
@@ -24,19 +22,19 @@ TOKENS = 64  # that a text is continued by, by default
 
 
 def open_trained(
-    config: Config, run_dir: Path, *, variant: str | None, show: Progress
+    experiment: Experiment, run_dir: Path, *, is_varied: bool, show: Progress
 ) -> tuple[Evaluation, Tokenizer]:
-    """Returns a run's newest model, under a training-free variant if one is named, to write with.
+    """Returns a run's newest model to write with, and its tokenizer.
 
-    Raises UserError as open_run does, and for a variant that the scheme cannot take.
+    If `is_varied`, the model acts under the first of eval.variants. Raises UserError as
+    Opened.trained does, and for a variant that the scheme cannot take.
     """
-    if not config.train.tokens:  # an imported model, whose corpus may be too short for its lengths
-        nothing = {"lengths": [1], "targets": 1, "deduplicate": False}  # is scored
-        config = config.model_copy(update={"eval": config.eval.model_copy(update=nothing)})
-    opened = open_run(config, run_dir, ranks=ALONE, show=show)
+    if not experiment.config.train.tokens:  # imported: its corpus may be too short for its lengths
+        experiment = experiment.with_eval(lengths=[1], targets=1, deduplicate=False)
+    opened = experiment.opened(run_dir, say=show.say).trained(ranks=ALONE, show=show)
     model = opened.model.requires_grad_(False)
-    if variant is not None:
-        model.scheme = with_parts(model, config, config.variant(variant))
+    if is_varied:
+        model.scheme = redesigned(model, experiment.evaluated_variants[0])
     return opened, read_tokenizer(opened.plan.corpus.tokenizer_path)
 
 
@@ -47,7 +45,7 @@ def generate(
 
     By default that is as many tokens as the longest answer among the tests has, TOKENS for texts.
     """
-    objective, given = objective_of(opened.config), opened.config.eval
+    objective, given = opened.objective, opened.config.eval
     tokens, beginning = prompt_tokens(opened, tokenizer, prompt), opened.plan.corpus.beginning
     if advice := objective.prompt_advice(prompt):
         opened.show.say(advice)
@@ -72,7 +70,7 @@ def prompt_tokens(opened: Evaluation, tokenizer: Tokenizer, prompt: str) -> list
     name = opened.config.corpus.name
     try:
         prompt.encode()
-        prompt = normalised(objective_of(opened.config).encoded(prompt), tokenizer)
+        prompt = normalised(opened.objective.encoded(prompt), tokenizer)
     except UnicodeEncodeError:
         raise UserError("--prompt: this is no UTF-8 text") from None
     except ValueError as error:

@@ -15,8 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where lengthgen is not installed
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_overrides
-from lengthgen.model.build import create
+from lengthgen.experiment import Experiment, resolve
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
 from lengthgen.training.step import (
@@ -33,13 +32,15 @@ USUAL = ["train.length=512", "train.batch_tokens=65536", "train.precision=bf16"]
 VOCAB, STEPS = 8192, 10
 
 
-def measured(config: Config, device: torch.device) -> str:
+def measured(experiment: Experiment, device: torch.device) -> str:
     """Returns tokens/s, the best of three times ten steps, and what they take."""
+    config = experiment.config
     torch.compiler.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    state = fresh_state(config, create(config, vocab_size=VOCAB), device=device)
+    model = experiment.create(vocab_size=VOCAB)
+    state = fresh_state(config, experiment.objective, model, device=device)
     loss, T = loss_of(state, ranks=ALONE), config.train.length
     tokens_BT = torch.randint(VOCAB, (config.train.batch, T), device=device)
     rows_B = torch.arange(len(tokens_BT), device=device)
@@ -78,9 +79,9 @@ def main() -> None:
     given = {word.partition("=")[0] for word in sys.argv[1:]}
     usual = [word for word in USUAL if word.partition("=")[0] not in given]
     for words in compose.expand([*usual, *sys.argv[1:]], config_dir=None):
-        config = from_overrides(words, config_dir=None, plugins=[])
-        devices.prepare(config.runtime, device)
-        print(f"{' '.join(words[len(usual) :]):60} {measured(config, device)}", flush=True)
+        experiment = resolve(words)
+        devices.prepare(experiment.config.runtime, device)
+        print(f"{' '.join(words[len(usual) :]):60} {measured(experiment, device)}", flush=True)
 
 
 if __name__ == "__main__":

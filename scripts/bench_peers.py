@@ -35,8 +35,8 @@ import torch.nn.functional as F
 from bench_schemes import in_turn
 from torch import Tensor, nn
 
-from lengthgen.config.schema import Config, from_overrides
-from lengthgen.model.build import create
+from lengthgen.config.schema import Config
+from lengthgen.experiment import resolve
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
@@ -261,12 +261,14 @@ def rows_of(scheme: str, asked: argparse.Namespace) -> Iterator[list[str]]:
     """Yields a row for each thing that is timed and each peer."""
     words = [f"scheme={scheme}", f"model={asked.model}", f"runtime.device={asked.device}"]
     words += [f"runtime.threads={asked.threads}"]
-    config = from_overrides(words, config_dir=None, plugins=[])
+    experiment = resolve(words)
+    config = experiment.config
     device = devices.device_of(config.runtime, ALONE)
     devices.prepare(config.runtime, device)
     lengths = [int(n) for n in asked.lengths.split(",")]
     longest = max(config.train.length, *lengths)
-    models: dict[str, Transformer | Peer] = {"lengthgen": create(config, vocab_size=V).to(device)}
+    ours = experiment.create(vocab_size=V).to(device)
+    models: dict[str, Transformer | Peer] = {"lengthgen": ours}
     for name, build in peers_of(scheme, config, longest).items():
         models[name] = build().to(device)
 

@@ -19,12 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, from_overrides
+from lengthgen.config.schema import Config
+from lengthgen.experiment import Experiment, resolve
 from lengthgen.model.build import create
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
+from lengthgen.schemes import design
 from lengthgen.training.optim import optimizers_of
 
 DECODED = 64  # tokens that are decoded behind a text of T
@@ -89,14 +91,15 @@ def scorer(model: Transformer, tokens_BT: Tensor, n_targets: int) -> Callable[[]
     return score
 
 
-def measure(config: Config, lengths: Sequence[int], rounds: int) -> list[str]:
+def measure(experiment: Experiment, lengths: Sequence[int], rounds: int) -> list[str]:
     """Returns the cells of a scheme: parameters, then speed and ratio of each thing, and MiB."""
+    config = experiment.config
     device = devices.device_of(config.runtime, ALONE)
     devices.prepare(config.runtime, device)
-    no_scheme = config.scheme.model_copy(update={"parts": {}, "layers": None})
-    bare = config.model_copy(update={"scheme": no_scheme})
     vocab_size, T = config.corpus.vocab_size, config.train.length
-    models = [create(c, vocab_size=vocab_size).to(device) for c in (config, bare)]
+    none = design({}, layers=None, shape=config.shape)
+    bare = create(Transformer, config, none, vocab_size=vocab_size)
+    models = [m.to(device) for m in (experiment.create(vocab_size=vocab_size), bare)]
     scheme = models[0].scheme
 
     def tokens(batch: int, length: int) -> Tensor:
@@ -141,8 +144,7 @@ def main() -> None:
     lengths = [int(length) for length in asked.lengths.split(",")]
     if asked.alone:
         words = [f"scheme={asked.schemes}", *asked.overrides]
-        config = from_overrides(words, config_dir=None, plugins=[])
-        print(row([asked.schemes, *measure(config, lengths, asked.rounds)]), flush=True)
+        print(row([asked.schemes, *measure(resolve(words), lengths, asked.rounds)]), flush=True)
         return
     head = ["scheme", "parameters", "train tok/s", "x", "decode tok/s", "x"]
     head += [f"{c} {n:,}" for n in lengths for c in ("tok/s at", "x", "MiB")]

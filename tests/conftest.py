@@ -13,9 +13,8 @@ import torch
 from commands import Shell, here, train_words
 from hypothesis import settings
 from small import small_config
-from small_corpora import TEXTS
+from small_corpora import TEXTS, load_tokens
 
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 
 # The same examples in every run, and few: a test that draws is as quick as one that lists.
@@ -121,7 +120,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def corpus(cache: Path) -> TokenizedCorpus:
     """The corpus of SMALL."""
-    return corpora.load(small_config().corpus, cache_dir=cache, say=print)
+    return load_tokens(small_config().corpus, cache_dir=cache, say=print)
 
 
 @pytest.fixture

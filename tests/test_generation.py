@@ -8,16 +8,15 @@ from typing import NamedTuple
 import pytest
 import torch
 from commands import Ran, Shell
-from small import SMALL_TASK, config_of, last_logits, small_config, small_model
+from small import SMALL_TASK, config_of, experiment_of, last_logits, small_config, small_model
 from tokenizers import Tokenizer
-from trained import ALONE, QUIET
+from trained import ALONE, QUIET, train_and_evaluate
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.evaluation.scored_text import Evaluation
+from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.generation import continuation, open_trained, prompt_tokens
 from lengthgen.model.transformer import Transformer
-from lengthgen.pipeline import train_and_evaluate
 
 
 def written(
@@ -84,7 +83,7 @@ class Runs(NamedTuple):
 
 def trained_on(config: Config) -> tuple[Evaluation, Tokenizer]:
     train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    return open_trained(config, config.run_dir, variant=None, show=QUIET)
+    return open_trained(experiment_of(config), config.run_dir, is_varied=False, show=QUIET)
 
 
 @pytest.fixture(scope="module")

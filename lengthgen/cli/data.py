@@ -35,15 +35,16 @@ def show_corpus(
     plugin: Plugin = None,
 ) -> None:
     """Prepare a corpus, and show how many documents are how long."""
-    from lengthgen.config import schema
+    from lengthgen.experiment import resolve
 
     words = [corpus if "=" in corpus else f"corpus={corpus}", *(overrides or [])]
-    config = schema.from_overrides(words, config_dir=config_dir, plugins=plugin or [])
-    from lengthgen.data import corpora, sources
+    experiment = resolve(words, config_dir=config_dir, plugins=plugin or [])
+    from lengthgen.data import corpora
     from lengthgen.terminal import from_here
 
-    typed = sources.kind_of(config.corpus).typed(config.corpus)  # as a run has it
-    loaded = corpora.load(typed, cache_dir=config.runtime.cache_dir, say=warn)
+    config = experiment.config
+    cache_dir = config.runtime.cache_dir
+    loaded = corpora.load(config.corpus, experiment.source, cache_dir=cache_dir, say=warn)
     for head, rows in tables(loaded, T=config.train.length):
         print_table(head, rows)
         echo("")

@@ -57,18 +57,18 @@ def evaluate_runs(
     changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
     from lengthgen import pipeline
     from lengthgen.evaluation.protocols import PROTOCOLS as of_text
+    from lengthgen.experiment import of_runs
     from lengthgen.report import report
     from lengthgen.runs.distributed import Ranks
 
     if "all" in words_of(protocols):
         changes["eval.protocols"] = list(of_text)
+    experiments = of_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     kept = _tokens(checkpoints)
-    evaluated = pipeline.evaluate_runs(
-        run_dirs, changes, config_dir=config_dir, plugins=plugin or [], kept=kept
-    )
+    evaluated = pipeline.evaluate_runs(run_dirs, experiments, kept=kept)
     if Ranks.from_env().is_main:
         is_asked = "eval.lengths" in changes
-        shown = [n for _, config, _ in evaluated for n in config.eval.lengths if is_asked]
+        shown = [n for _, of_run, _ in evaluated for n in of_run.config.eval.lengths if is_asked]
         measured = [row for *_, rows in evaluated for row in rows]
         if evaluated:
             paths = [path for path, *_ in evaluated]

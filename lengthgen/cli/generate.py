@@ -37,15 +37,19 @@ def generate_text(
         )
     if variant is not None:
         changes["eval.variants"] = [variant]  # which reads one of --config-dir
-    from lengthgen import generation, pipeline
+    from lengthgen import generation
+    from lengthgen.experiment import of_run
     from lengthgen.model.kv_cache import why_uncached
     from lengthgen.terminal import Progress
 
-    (config,) = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
+    experiment = of_run(run_dirs[0], changes, config_dir=config_dir, plugins=plugin or [])
+    config = experiment.config
     of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)
     config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:
-        written = generation.open_trained(config, run_dirs[0], variant=variant, show=show)
+        written = generation.open_trained(
+            experiment, run_dirs[0], is_varied=variant is not None, show=show
+        )
         reason = why_uncached(written[0].model.scheme)
         if reason is not None:
             show.say(f"{config.scheme.name}: {reason}")

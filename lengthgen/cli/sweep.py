@@ -144,7 +144,6 @@ def _prepare(points: Sequence["Point"], *, here: bool) -> None:
 
     Runs that are to be `here` need their device, which a login node may lack.
     """
-    from lengthgen import pipeline
     from lengthgen.runs import devices
     from lengthgen.runs.distributed import ALONE
 
@@ -153,7 +152,7 @@ def _prepare(points: Sequence["Point"], *, here: bool) -> None:
         try:
             if here:
                 devices.device_of(point.config.runtime, ALONE)
-            pipeline.prepare(point.config, loaded, say=warn)
+            point.experiment.opened(say=warn, loaded=loaded)
         except UserError as error:
             raise UserError(f"{point.title}: {error}" if point.varied else str(error)) from None
 

@@ -22,12 +22,13 @@ def push(
     that cannot be sent stops no other; the exit code is 1 then.
     """
     run_dirs, changes = chosen_runs(arguments, "runtime")
-    from lengthgen import pipeline, tracking
+    from lengthgen import tracking
+    from lengthgen.experiment import config_of
 
     failed = False
     for run_dir in run_dirs:
         try:
-            config = pipeline.config_of(run_dir, {"runtime.wandb": "auto", **changes})
+            config = config_of(run_dir, {"runtime.wandb": "auto", **changes})
             tracking.push(config, run_dir, again=again, say=echo)
         except UserError as error:
             if len(run_dirs) == 1:
@@ -41,6 +42,7 @@ def push(
 def report(arguments: Runs = None) -> None:
     """Make a report of runs there, by default of the newest one."""
     run_dirs, changes = chosen_runs(arguments, "runtime")
-    from lengthgen import pipeline, tracking
+    from lengthgen import tracking
+    from lengthgen.experiment import config_of
 
-    echo(tracking.write_report(run_dirs, pipeline.config_of(run_dirs[0], changes)))
+    echo(tracking.write_report(run_dirs, config_of(run_dirs[0], changes)))

@@ -49,24 +49,21 @@ def train(
             raise UserError(f"{option}: torchrun has started this process already; drop {option}")
     if cfg not in (None, "job"):
         raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
-    from lengthgen.config import schema
+    from lengthgen.config.schema import to_plain
+    from lengthgen.experiment import changed, resolve
 
     overrides, files, options = overrides or [], plugin or [], list[str]()
     if base is None:
         note_defaults(overrides, config_dir)
-        config = schema.from_overrides(overrides, config_dir=config_dir, plugins=files)
-        from lengthgen import pipeline
+        experiment = resolve(overrides, config_dir=config_dir, plugins=files)
     else:
-        from lengthgen import pipeline
-
-        run_dir, config = pipeline.changed_run(
-            base, overrides, config_dir=config_dir, plugins=files
-        )
+        run_dir, experiment = changed(base, overrides, config_dir=config_dir, plugins=files)
         options = ["--from", str(run_dir)]
-    config = pipeline.validate(config)
+    config = experiment.config
     if cfg is not None:
-        echo(yaml.safe_dump(schema.to_plain(config), sort_keys=False).rstrip())
+        echo(yaml.safe_dump(to_plain(config), sort_keys=False).rstrip())
         return
+    from lengthgen import pipeline
     from lengthgen.runs import directory, distributed, status
     from lengthgen.terminal import from_here
 
@@ -84,20 +81,20 @@ def train(
         n = gpus or 1
         last = distributed.Ranks(rank=n - 1, world_size=n, local_rank=n - 1)
         devices.device_of(config.runtime, last)  # refuses more processes than GPUs
-        pipeline.prepare(config, {}, say=warn, is_new=force)
+        experiment.opened(say=warn, is_new=force)
     if force:
         from lengthgen.cli.runs import set_aside
 
         set_aside(config.run_dir)
         if gpus is not None:  # --from and --plugin of its processes may name what was moved
-            directory.write_config(config, config.run_dir)
+            directory.write_config(config, config.run_dir, experiment.plugins)
             overrides, options = [], ["--from", str(config.run_dir)]
     if gpus is not None:
         from lengthgen.sweep.grid import train_arguments
 
         words = train_arguments(overrides, config_dir=config_dir, plugins=files)
         return _start_processes(gpus, config, words + options)
-    run_dir = pipeline.train(config)
+    run_dir = pipeline.train(experiment)
     if distributed.Ranks.from_env().is_main:
         from lengthgen.report import report  # not before: it takes a second, and the run begins
 

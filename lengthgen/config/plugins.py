@@ -3,69 +3,70 @@
 A configuration names plugins by the digest of their content: they are equal wherever they lie.
 """
 
-import hashlib
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 from lengthgen.errors import UserError
 
 MODULE_PREFIX = "lengthgen_plugin_"  # of the modules of plugins; their digest follows
-_GIVEN: "dict[str, Plugin]" = {}  # by digest: what this process may run
 
 
-class Plugin(NamedTuple):
-    """A file as it was when it was given."""
+@dataclass(frozen=True)
+class Plugin:
+    """A file as it was when it was read."""
 
-    path: Path
     content: bytes
+    path: Path = field(compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hexadecimal digits that name the content."""
+        return sha256(self.content).hexdigest()[:12]
+
+    def module(self) -> ModuleType:
+        """Returns the file as a module, run at the first call. Raises UserError if it fails."""
+        name = MODULE_PREFIX + self.digest
+        if name not in sys.modules:
+            created = sys.modules[name] = ModuleType(name)  # dataclasses look for it there
+            created.__file__ = str(self.path)
+            try:
+                exec(compile(self.content, self.path, "exec"), vars(created))
+            except Exception as error:
+                del sys.modules[name]
+                why = f"{type(error).__name__}: {error}"
+                if isinstance(error, ModuleNotFoundError):
+                    why += "; a plugin is one file, and imports installed packages alone"
+                raise UserError(f"plugins: {self.path} does not import: {why}") from error
+        return sys.modules[name]
 
 
-def give(paths: Sequence[Path]) -> list[str]:
-    """Reads files, which this process may run from now on; returns their digests, sorted."""
-    digests = set[str]()
+def read(paths: Sequence[Path]) -> tuple[Plugin, ...]:
+    """Returns files that this command may run, each content once, by their digests."""
+    by_digest: dict[str, Plugin] = {}
     for path in paths:
         try:
-            plugin = Plugin(path, path.read_bytes())
+            plugin = Plugin(path.read_bytes(), path)
         except OSError as error:
             why = f"cannot be read ({error.strerror}); give the path of a python file"
             raise UserError(f"--plugin: {path} {why}") from None
-        digest = hashlib.sha256(plugin.content).hexdigest()[:12]
-        _GIVEN[digest] = plugin
-        digests.add(digest)
-    return sorted(digests)
+        by_digest[plugin.digest] = plugin
+    return tuple(by_digest[digest] for digest in sorted(by_digest))
 
 
-def given(digest: str, *, kept: Path | None = None) -> Plugin:
-    """Returns a plugin that was given. Raises UserError, naming the copy of a run, if it was not.
+def required(digests: Sequence[str], given: Sequence[Plugin], *, kept: Path) -> tuple[Plugin, ...]:
+    """Returns those of the plugins given that a run or an export names.
 
-    A run comes with code of its own: who evaluates it has read that, and says so.
+    Raises UserError, naming the copy in the folder `kept`, if one is not given: a run comes with
+    code of its own, and who evaluates it has read that, and says so.
     """
-    if digest not in _GIVEN:
-        path = kept or f"FILE, whose content has the digest {digest}"
-        raise UserError(f"a plugin is needed; read it, then repeat this with --plugin {path}")
-    return _GIVEN[digest]
-
-
-def of_run(digests: Sequence[str], run_dir: Path) -> list[Plugin]:
-    """Returns the plugins of a run. Raises UserError as `given` does."""
-    return [given(digest, kept=run_dir / f"plugins/{digest}.py") for digest in digests]
-
-
-def module(digest: str) -> ModuleType:
-    """Returns the module of a plugin that was given, run at the first call."""
-    name, plugin = MODULE_PREFIX + digest, given(digest)
-    if name not in sys.modules:
-        created = sys.modules[name] = ModuleType(name)  # dataclasses look for it there
-        created.__file__ = str(plugin.path)
-        try:
-            exec(compile(plugin.content, plugin.path, "exec"), vars(created))
-        except Exception as error:
-            del sys.modules[name]
-            why = f"{type(error).__name__}: {error}"
-            if isinstance(error, ModuleNotFoundError):
-                why += "; a plugin is one file, and imports installed packages alone"
-            raise UserError(f"plugins: {plugin.path} does not import: {why}") from error
-    return sys.modules[name]
+    by_digest = {plugin.digest: plugin for plugin in given}
+    for digest in digests:
+        if digest not in by_digest:
+            why = "a plugin is needed; read it, then repeat this with --plugin"
+            raise UserError(f"{why} {kept / digest}.py")
+    return tuple(by_digest[digest] for digest in digests)

@@ -19,8 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import lengthgen
-from lengthgen.config import plugins as plugin_files
-from lengthgen.config import sections
+from lengthgen.config.plugins import MODULE_PREFIX, Plugin
 from lengthgen.errors import UserError, first_line, out_of_memory, suggestion
 
 T = TypeVar("T")
@@ -49,7 +48,7 @@ def contributed(name: str) -> list[Any]:
 
 
 def registered(
-    modules: Iterable[ModuleType], base: type[T], plugins: Sequence[str]
+    modules: Iterable[ModuleType], base: type[T], plugins: Sequence[Plugin]
 ) -> dict[str, type[T]]:
     """Returns the public subclasses that modules and plugins define, by name.
 
@@ -57,12 +56,12 @@ def registered(
     UserError for a plugin that fails, and for two subclasses of one name.
     """
     by_name: dict[str, type[T]] = {}
-    for module in [*modules, *map(plugin_files.module, plugins)]:
+    for module in [*modules, *(plugin.module() for plugin in plugins)]:
         for name, kind in vars(module).items():
             is_own = isinstance(kind, type) and kind.__module__ == module.__name__
             if not is_own or not issubclass(kind, base) or kind is base:
                 continue
-            is_plugin = module.__name__.startswith(plugin_files.MODULE_PREFIX)
+            is_plugin = module.__name__.startswith(MODULE_PREFIX)
             if name.startswith("_") or (inspect.isabstract(kind) and not is_plugin):
                 continue
             known = by_name.setdefault(snake_case(name), kind)
@@ -75,7 +74,7 @@ def registered(
 
 
 def chosen(
-    name: str, known: Mapping[str, type[T]], plugins: Sequence[str], *, what: str, where: str
+    name: str, known: Mapping[str, type[T]], plugins: Sequence[Plugin], *, what: str, where: str
 ) -> type[T]:
     """Returns the class of a name. Raises UserError with a suggestion for a name that is none."""
     if name not in known:
@@ -86,16 +85,15 @@ def chosen(
     return known[name]
 
 
-def construct(kind: type[T], given: Mapping[str, Any], *, where: str, **first: Any) -> T:
-    """Calls a class with its first arguments and the keyword-only ones given at the key `where`.
+def construct(kind: type[T], arguments: Mapping[str, Any], *first: object, where: str) -> T:
+    """Calls a class with its first arguments and the keyword-only ones, in their types.
 
-    Raises UserError for arguments that do not fit its signature, a value that it refuses with
-    ValueError, and any other error of its constructor, with file and line.
+    Raises UserError, at the key `where`, for a value that it refuses with ValueError, and for any
+    other error of its constructor, with file and line.
     """
-    arguments = sections.arguments(kind, given, *first, where=where)
     with errors_of(kind, where=where):
         try:
-            return kind(*first.values(), **arguments)
+            return kind(*first, **arguments)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
 
@@ -131,7 +129,7 @@ def described(error: BaseException, kind: type[Any]) -> str:
 def code_of(kind: type[Any]) -> str:
     """Returns the source of the module of a class; for a plugin, a name that holds its hash."""
     name = kind.__module__
-    is_plugin = name.startswith(plugin_files.MODULE_PREFIX)
+    is_plugin = name.startswith(MODULE_PREFIX)
     return name if is_plugin else inspect.getsource(sys.modules[name])
 
 

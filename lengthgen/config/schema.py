@@ -23,7 +23,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lengthgen.config import compose, study
-from lengthgen.config import plugins as plugin_files
 from lengthgen.config.sections import Section, flatten, number, validate
 from lengthgen.errors import UserError, suggestion
 
@@ -167,8 +166,6 @@ class Corpus(Section):
     packed: bool
     held_out: Literal["validation", "tuning"]
 
-    plugins: tuple[str, ...] = Field(default=(), exclude=True)  # those of the configuration
-
     @model_validator(mode="before")
     @classmethod
     def _settle(cls, given: Any) -> Any:
@@ -247,7 +244,7 @@ class Train(Section):
     keep_checkpoints: Annotated[Integer, Field(ge=0, le=1000)] = 0
     val_every: NonNegative | None = None
     tuned: Folder | None  # tuned.yaml, where the rates come from
-    # A run; `pipeline.validate` puts what identifies its weights in place of the folder.
+    # A run; `init_from.identified` puts what identifies its weights in place of the folder.
     init_from: InitFrom | Annotated[Path, AfterValidator(_expanded)] | None
 
     @field_validator("tokens")
@@ -338,8 +335,11 @@ NO_WEIGHTS: Any = {  # decides no weights, or _named adds it in another form
 }
 
 
-class Config(Section):
-    """Everything that decides a run."""
+class Draft(Section):
+    """What words say of a run, before classes give their arguments types and defaults.
+
+    It has no name yet: of two drafts that mean one run, one may leave out a default.
+    """
 
     seed: Annotated[Integer, Field(ge=0, lt=2**32)]
     plugins: list[str] = Field(default=[])  # digests of the files that --plugin gave
@@ -369,33 +369,6 @@ class Config(Section):
         return {**given, "lengths": named}
 
     @property
-    def run_id(self) -> str:
-        """The run's name: what was trained, as names, seed and a digest of what decides weights."""
-        return self._named(f"s{self.seed}-", init="weights")
-
-    @property
-    def recipe(self) -> str:
-        """What seeds of one training share: run_id without the seed."""
-        return self._named("", init="recipe")
-
-    def _named(self, seed: str, *, init: str) -> str:
-        """Returns a name with the digest of all that decides the weights but for the seed."""
-        science = self.model_dump(mode="json", exclude=NO_WEIGHTS)
-        science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
-        science["model"] |= self.effective_model
-        for key, usual in LATER.items():
-            if science["model"][key] == usual:
-                del science["model"][key]
-        science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
-        digest = _digest([science, getattr(self.train.init_from, init, None)])
-        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
-
-    @property
-    def evaluation_id(self) -> str:
-        """8 hexadecimal digits that name what is measured of the trained run."""
-        return _digest([self.eval.model_dump(), self.variants, self.scheme.variants])
-
-    @property
     def effective_model(self) -> dict[str, Any]:
         """What keys of the model mean that may be given in several ways."""
         shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
@@ -406,10 +379,6 @@ class Config(Section):
         """The learning rate of the scheme's parameters over that of the network."""
         ratio = self.train.scheme_lr_ratio
         return self.scheme.lr_ratio if ratio is None else ratio
-
-    @property
-    def run_dir(self) -> Path:
-        return self.runtime.root / self.run_id
 
     @property
     def shape(self) -> ModelDims:
@@ -428,14 +397,6 @@ class Config(Section):
         """What parts may know of an encoder next to a decoder; None if there is none."""
         has_both = self.model.arch == "encoder_decoder"
         return replace(self.shape, causal=False) if has_both else None
-
-    def refuse_arch(self, command: str, *, taken: Sequence[str] = ("decoder",)) -> None:
-        """Raises UserError, naming the command, for an architecture that it does not take."""
-        if self.model.arch not in taken:
-            raise UserError(
-                f"{command}: {self.run_id} has model.arch={self.model.arch}, and {command} takes "
-                f"{' and '.join(taken)} alone; lengthgen eval and report take all"
-            )
 
     def variant(self, name: str) -> Parts:
         """Returns the scheme's parts with the variants of "a+b" merged over them in that order.
@@ -470,21 +431,63 @@ class Config(Section):
         return own[variant] if variant in own else compose.read(files[variant])
 
 
+class Config(Draft):
+    """Everything that decides a run, with all arguments in their types: what a run folder holds."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's name: what was trained, as names, seed and a digest of what decides weights."""
+        return self._named(f"s{self.seed}-", init="weights")
+
+    @property
+    def recipe(self) -> str:
+        """What seeds of one training share: run_id without the seed."""
+        return self._named("", init="recipe")
+
+    def _named(self, seed: str, *, init: str) -> str:
+        """Returns a name with the digest of all that decides the weights but for the seed."""
+        science = self.model_dump(mode="json", exclude=NO_WEIGHTS)
+        science["train"]["scheme_lr_ratio"] = self.scheme_lr_ratio
+        science["model"] |= self.effective_model
+        for key, usual in LATER.items():
+            if science["model"][key] == usual:
+                del science["model"][key]
+        science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
+        digest = _digest([science, getattr(self.train.init_from, init, None)])
+        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
+
+    @property
+    def evaluation_id(self) -> str:
+        """8 hexadecimal digits that name what is measured of the trained run."""
+        return _digest([self.eval.model_dump(), self.variants, self.scheme.variants])
+
+    @property
+    def run_dir(self) -> Path:
+        return self.runtime.root / self.run_id
+
+    def refuse_arch(self, command: str, *, taken: Sequence[str] = ("decoder",)) -> None:
+        """Raises UserError, naming the command, for an architecture that it does not take."""
+        if self.model.arch not in taken:
+            raise UserError(
+                f"{command}: {self.run_id} has model.arch={self.model.arch}, and {command} takes "
+                f"{' and '.join(taken)} alone; lengthgen eval and report take all"
+            )
+
+
 def _digest(plain: object) -> str:
     """Returns 8 hexadecimal digits that name plain values."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def from_overrides(
-    overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
-) -> Config:
-    """Composes and builds the configuration of a command line, whose plugins may run from now on.
+def drafted(
+    overrides: Sequence[str], *, config_dir: Path | None = None, plugins: Sequence[str] = ()
+) -> Draft:
+    """Composes what a command line says; the plugins are digests.
 
     Raises UserError as `from_plain` does.
     """
     overrides = study.first_point(overrides, config_dir=config_dir)
-    plain = compose.compose(overrides, config_dir=config_dir)
-    plain["plugins"] = plugin_files.give(plugins)
+    plain = compose.compose(overrides, config_dir=config_dir) | {"plugins": [*plugins]}
     keys = {word.partition("=")[0].lstrip("+") for word in overrides}
     if {"train.steps", "train.tokens"} <= keys:
         raise UserError("train.steps and train.tokens are two budgets; drop one of them")
@@ -536,7 +539,7 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
     train |= known[scheme].model_dump(exclude_none=True)
 
 
-def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Config:
+def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Draft:
     """Builds the configuration from composed YAML, and adds the variants that eval names.
 
     train.precision=auto becomes bf16 or fp32, by the device: two precisions are two runs, of two
@@ -544,7 +547,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
     Raises UserError with the dotted key of the first mistake.
     """
     try:
-        config = validate(Config, plain)
+        config = validate(Draft, plain)
     except UserError as error:
         raise UserError(str(error).replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
@@ -554,7 +557,6 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
     held = {name: config.changes_of(name, config_dir=config_dir) for name in missing}
     update: dict[str, Any] = {
         "variants": config.variants | held,
-        "corpus": config.corpus.model_copy(update={"plugins": tuple(config.plugins)}),
         "eval": wanted.model_copy(
             update={
                 "lengths": wanted.lengths or _lengths(train.length, wanted.max_context),
@@ -566,6 +568,14 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> C
         precision = _native_precision(config.runtime.device)
         update["train"] = train.model_copy(update={"precision": precision})
     return config.model_copy(update=update)
+
+
+def stored(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Config:
+    """Returns the configuration that a run folder holds; what is changed of it names no argument.
+
+    Raises UserError as `from_plain` does.
+    """
+    return Config.model_validate(dict(from_plain(plain, config_dir=config_dir)))
 
 
 def _native_precision(device: str) -> Literal["bf16", "fp32"]:
@@ -597,7 +607,7 @@ def _lengths(T: int, max_context: int) -> list[int]:
     return sorted(n for n in lengths if n <= max(T, max_context))
 
 
-def _check(config: Config) -> None:
+def _check(config: Draft) -> None:
     """Cross-field checks."""
     model, train = config.model, config.train
     _divides("train.length", train.length, "train.batch_tokens", train.batch_tokens)
@@ -616,23 +626,9 @@ def _divides(key: str, n: int, larger_key: str, larger: int) -> None:
         )
 
 
-def to_plain(config: Config) -> dict[str, Any]:
+def to_plain(config: Draft) -> dict[str, Any]:
     """Returns the configuration as plain YAML values; from_plain gives it back unchanged."""
     return config.model_dump(mode="json")
-
-
-def changed(
-    config: Config, overrides: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
-) -> Config:
-    """Returns the configuration of a run with overrides above it. Raises as `from_overrides`.
-
-    Its plugins are to be given before, if none is given.
-    """
-    plugins = plugins or [p.path for p in plugin_files.of_run(config.plugins, config.run_dir)]
-    below = compose.beneath(overrides_of(config), overrides, config_dir=config_dir)
-    if not config.train.tokens:  # imported: it trains, and is scored beside its training text, now
-        below = [w for w in below if w not in ("train.precision=fp32", "eval.deduplicate=false")]
-    return from_overrides([*below, *overrides], config_dir=config_dir, plugins=plugins)
 
 
 def overrides_of(config: Config) -> list[str]:
@@ -650,7 +646,7 @@ def overrides_of(config: Config) -> list[str]:
             words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
     if "train.tuned" in compose.user_defaults():  # the run has rates of its own
         words.append("train.tuned=null")
-    default = _as_given(from_overrides(words, config_dir=None, plugins=[]))
+    default = _as_given(drafted(words))
     default["task"] = default["corpus"].pop("task", {})
     known, scheme = flatten(default), plain["scheme"]
     for section in ("parts", "variants"):
@@ -664,7 +660,7 @@ def overrides_of(config: Config) -> list[str]:
     return words
 
 
-def _as_given(config: Config) -> dict[str, Any]:
+def _as_given(config: Draft) -> dict[str, Any]:
     """Returns plain values as `to_plain`, without plugins and what other values choose."""
     plain = to_plain(config)
     if plain["eval"]["lengths"] == _lengths(config.train.length, config.eval.max_context):
@@ -672,7 +668,8 @@ def _as_given(config: Config) -> dict[str, Any]:
     if plain["eval"]["protocols"] == [_protocol(config.model)]:
         plain["eval"]["protocols"] = []
     plain["train"] |= {"steps": None, "tuned": None}  # tokens and rates are there
-    if isinstance(init := config.train.init_from, InitFrom):  # an imported run begins with itself
+    init = config.train.init_from
+    if isinstance(config, Config) and isinstance(init, InitFrom):  # an imported one has its own
         plain["train"]["init_from"] = init.path if config.train.tokens else str(config.run_dir)
     plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
     files = compose.choices(compose.VARIANT, config_dir=None)

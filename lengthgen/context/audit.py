@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from lengthgen import pipeline
-from lengthgen.config.schema import Config
+from lengthgen import experiment, pipeline
 from lengthgen.context import report as of_context
 from lengthgen.context.lengths import own_rows
 from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError, out_of_memory
 from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.experiment import Experiment
 from lengthgen.hub import imported
 from lengthgen.report import report
 from lengthgen.report.load import asked, load
@@ -64,9 +64,9 @@ def audit(
     Where memory or time ends, the page shows what was measured up to there.
     """
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    config = pipeline.config_of(run_dir, changes)
-    T = config.train.length
-    wanted = [*lengths] or _fitting(config, run_dir, say)
+    asking = experiment.of_run(run_dir, changes)
+    T = asking.config.train.length
+    wanted = [*lengths] or _fitting(asking, run_dir, say)
     measures = changes | {"eval.lengths": wanted, "eval.variants": [*variants]}
     settings = [measures | {"eval.protocols": [*MEASURES]}]
     sliding = f"sliding-{max(1, T // 2)}"
@@ -75,9 +75,10 @@ def audit(
     tables: list[pd.DataFrame] = []
     for each in settings:
         try:
+            asking = experiment.of_run(run_dir, each)
             seconds = deadline - time.monotonic()
             if seconds > 0 or not tables:
-                pipeline.evaluate_runs([run_dir], each, seconds=seconds)
+                pipeline.evaluate_runs([run_dir], [asking], seconds=seconds)
         except UserError as error:  # of lengths that do not divide max_context
             if each["eval.protocols"] != [SIDE_BY_SIDE]:
                 raise
@@ -88,8 +89,8 @@ def audit(
                 raise
             say(line)
         measured = load([run_dir], say=say)
-        own = pipeline.config_of(run_dir, each).eval
-        tables.append(asked(measured, dict.fromkeys(measured["run"].unique(), own)))
+        own = dict.fromkeys(measured["run"].unique(), asking.config.eval)
+        tables.append(asked(measured, own))
     rows = pd.concat(tables).drop_duplicates(["protocol", "variant", "length", "document"])
     rows.attrs = tables[0].attrs
     made = [section(rows.reset_index(drop=True)), *report.sections(rows.reset_index(drop=True))]
@@ -98,9 +99,10 @@ def audit(
     return made, page
 
 
-def _fitting(config: Config, run_dir: Path, say: Say) -> list[int]:
+def _fitting(asking: Experiment, run_dir: Path, say: Say) -> list[int]:
     """Returns T/8 ... 4T, up to what the longest document has."""
-    corpus = directory.load_corpus(config, run_dir, say=say)
+    config = asking.config
+    corpus = directory.load_corpus(config, asking.source, run_dir, say=say)
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
     every = [max(1, int(k * config.train.length)) for k in MULTIPLES]
     fitting = [n for n in every if n + config.eval.targets <= longest]

@@ -17,8 +17,8 @@ import numpy as np
 from lengthgen.context.reading import Text, read
 from lengthgen.data.windows import Ints, Span, targets_of
 from lengthgen.evaluation.evaluator import donor
-from lengthgen.evaluation.protocols import Protocol
-from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
+from lengthgen.evaluation.protocols import Evaluation, Protocol
+from lengthgen.evaluation.scored_text import Plan, Scored
 
 
 def _place(length: int, plan: Plan) -> Iterator[Span]:

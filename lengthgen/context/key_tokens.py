@@ -21,10 +21,10 @@ from lengthgen.config.schema import Config
 from lengthgen.data.windows import Mask, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import scoring
-from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Protocol, matched_block
-from lengthgen.evaluation.scored_text import Evaluation, Nats, Scored
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Evaluation, Protocol, matched_block
+from lengthgen.evaluation.scored_text import Nats, Scored
+from lengthgen.experiment import of_run
 from lengthgen.files import read_bytes
-from lengthgen.model.build import build_model
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory
 
@@ -69,15 +69,15 @@ def _evaluator(evaluation: Evaluation) -> Transformer:
     if name is None:
         return evaluation.model
     run_dir = directory.find(name, config.runtime.root)
-    other = directory.load_config(run_dir)
-    corpus = directory.load_corpus(other, run_dir, say=evaluation.show.say)
+    other = of_run(run_dir)
+    corpus = directory.load_corpus(other.config, other.source, run_dir, say=evaluation.show.say)
     own = evaluation.plan.corpus.tokenizer_path
     if read_bytes(corpus.tokenizer_path) != read_bytes(own):
         raise UserError(
             f"eval.evaluator={name}: it has another tokenizer; give a run that shares it"
         )
-    model = build_model(other, vocab_size=corpus.vocab_size)
-    model.load_state_dict(checkpoints.final(other, run_dir).weights)
+    model = other.build(vocab_size=corpus.vocab_size)
+    model.load_state_dict(checkpoints.final(other.config, run_dir).weights)
     if reason := model.scheme.unsupported_reason(evaluation.plan.train_length):
         raise UserError(f"eval.evaluator={name}: {reason}; give a run of T or more")
     return model.to(evaluation.model.embedding.weight.device).eval()

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from lengthgen.data.windows import Ints, Span
-from lengthgen.evaluation.scored_text import Evaluation, Nats
+from lengthgen.evaluation.protocols import Evaluation
+from lengthgen.evaluation.scored_text import Nats
 from lengthgen.evaluation.scoring import BATCH_TOKENS, MIN_LAST, Pass
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import LOGIT_BYTES

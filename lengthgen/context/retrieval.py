@@ -24,8 +24,8 @@ import numpy as np
 
 from lengthgen.context.reading import Text, read
 from lengthgen.data.windows import Endpoint, Ints, Span, targets_of
-from lengthgen.evaluation.protocols import Protocol
-from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
+from lengthgen.evaluation.protocols import Evaluation, Protocol
+from lengthgen.evaluation.scored_text import Plan, Scored
 
 FORMS = ("single", "keys", "values", "chain")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the prose before a pair

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of, errors_of
-from lengthgen.data import sources
-from lengthgen.data.sources import Say
+from lengthgen.data.sources import Say, Source
 from lengthgen.data.token_cache import SPLITS, Build, damage, id_type, one_line_errors
 from lengthgen.data.tokenizer import find_bos, given_tokenizer, read_tokenizer, token_bytes
 from lengthgen.errors import UserError
@@ -82,6 +81,7 @@ class TokenizedCorpus:
 
 def load(
     corpus: schema.Corpus,
+    source: Source,
     *,
     cache_dir: Path,
     say: Say,
@@ -103,7 +103,7 @@ def load(
         folder = named[damages.index(None)]
     else:
         try:
-            folder = _ensured(corpus, cache_dir, say, with_training=with_training)
+            folder = _ensured(corpus, source, cache_dir, say, with_training=with_training)
         except UserError as error:
             raise UserError("; ".join([*map(str, damages), str(error)])) from None
         if damages and folder not in named:  # of another text
@@ -127,9 +127,10 @@ def load(
     )
 
 
-def _ensured(corpus: schema.Corpus, cache_dir: Path, say: Say, *, with_training: bool) -> Path:
+def _ensured(
+    corpus: schema.Corpus, source: Source, cache_dir: Path, say: Say, *, with_training: bool
+) -> Path:
     """Returns the folder named by all that decides the tokens, and builds it if need be."""
-    source = sources.source_of(corpus)
     tokenizer = given_tokenizer(corpus, source)
     with errors_of(type(source), where="corpus.source"):
         data = json.loads(json.dumps(source.data_key()))

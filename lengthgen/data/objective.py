@@ -3,6 +3,7 @@
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.sources import Source
 from lengthgen.data.windows import Windows
 from lengthgen.errors import UserError
 
@@ -14,7 +15,8 @@ class Objective:
     protocol = "tail"  # that scores it, by default
     end = ""  # the character behind which nothing is generated, if any
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, source: Source) -> None:
+        """Takes the source of the corpus too."""
         self.config = config
 
     @staticmethod
@@ -67,7 +69,7 @@ class Objective:
         return batch
 
 
-def objective_of(config: Config) -> Objective:
+def objective_of(config: Config, source: Source) -> Objective:
     """Returns the objective of a configuration: the contributed one that takes it, or text."""
     kinds: list[type[Objective]] = contributed("OBJECTIVES")
-    return next((kind for kind in kinds if kind.takes(config)), Objective)(config)
+    return next((kind for kind in kinds if kind.takes(config)), Objective)(config, source)

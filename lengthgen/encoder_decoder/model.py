@@ -18,19 +18,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.config.schema import Draft, TaskCorpus
 from lengthgen.data.windows import IGNORED
 from lengthgen.encoder_decoder.spans import n_sentinels
 from lengthgen.errors import UserError
 from lengthgen.model.dropout import Dropout
 from lengthgen.model.transformer import Block, Transformer, norm_of
-from lengthgen.schemes import AttentionContext, Scheme
+from lengthgen.schemes import AttentionContext, Design, Scheme
 
 
 class CrossBlock(Block):
     """A block that also attends to what an encoder returns."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Draft) -> None:
         super().__init__(config)
         D, E = config.model.d_model, config.shape.qkv_widths[0]
         self.cross_norm = norm_of(config.model, D)
@@ -62,7 +62,7 @@ class EncoderDecoder(Transformer):
     block_type = CrossBlock
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: Draft) -> None:
         for key in ("compile", "activation_checkpointing"):
             if getattr(config.runtime, key):
                 reason = f"model.arch={config.model.arch} lacks it"
@@ -73,10 +73,10 @@ class EncoderDecoder(Transformer):
                 given = f"model.{key}={json.dumps(value)}"
                 raise UserError(f"{given}: model.arch=encoder_decoder lacks it; drop it")
 
-    def __init__(self, config: Config, *, vocab_size: int) -> None:
+    def __init__(self, config: Draft, design: Design, *, vocab_size: int) -> None:
         if not isinstance(config.corpus, TaskCorpus):
             vocab_size += n_sentinels(config.train.length)
-        super().__init__(config, vocab_size=vocab_size)
+        super().__init__(config, design, vocab_size=vocab_size)
         assert config.encoder_shape is not None, "model.arch=decoder has no encoder"
         self.encoder_shape = config.encoder_shape
         self.encoder_blocks = nn.ModuleList(Block(config) for _ in self.blocks)
@@ -136,7 +136,7 @@ class MaskedEncoder(Transformer):
     arch = "encoder"
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: Draft) -> None:
         EncoderDecoder.check(config)
         if not isinstance(config.corpus, TaskCorpus):
             name = config.corpus.name

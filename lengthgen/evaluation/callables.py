@@ -19,12 +19,10 @@ from lengthgen.data.token_cache import id_type
 from lengthgen.data.tokenizer import token_bytes
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import Row, measured_rows
-from lengthgen.evaluation.plan import messages, plan
-from lengthgen.evaluation.scored_text import Evaluation
+from lengthgen.evaluation.plan import messages
+from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import Scheme
-from lengthgen.terminal import Progress
 
 Logits = Callable[[Tensor], Any]  # token ids [B, T] to logits [B, T, V], or what holds `logits`
 
@@ -96,20 +94,8 @@ def corpus_of(
     )
 
 
-def measured(logits: Logits, corpus: TokenizedCorpus, config: Config, show: Progress) -> list[Row]:
-    """Returns the rows of all cells of a configuration, whose model is what gives these logits."""
-    planned = plan(config, corpus)
-    for message in messages(config, planned):
-        show.say(message)
-    model = Given(logits, config, vocab_size=corpus.vocab_size)
-    evaluation = Evaluation(
-        config=config,
-        plan=planned,
-        model=model,
-        scheme=model.scheme,
-        weights="",
-        tokens_seen=0,
-        ranks=ALONE,
-        show=show,
-    )
+def measured(evaluation: Evaluation) -> list[Row]:
+    """Returns the rows of all cells of an evaluation."""
+    for message in messages(evaluation.config, evaluation.plan):
+        evaluation.show.say(message)
     return measured_rows(evaluation)

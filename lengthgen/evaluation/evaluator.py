@@ -1,9 +1,11 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
+import hashlib
 import itertools
+import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -13,22 +15,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lengthgen.config.schema import Config
-from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import Ints, Span
 from lengthgen.errors import Refused, UserError
-from lengthgen.evaluation import plan, protocols, scoring
+from lengthgen.evaluation import plan, scoring
 from lengthgen.evaluation import rows as eval_rows
-from lengthgen.evaluation.plan import cells, windows
-from lengthgen.evaluation.scored_text import Cell, Evaluation, Plan, Scored
+from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
+from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
 from lengthgen.files import append_rows, read_rows
-from lengthgen.model.build import build_model, seed_of, with_parts
+from lengthgen.model.build import redesigned, seed_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
-from lengthgen.runs import checkpoints, devices, directory, signals, status
+from lengthgen.runs import checkpoints, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.terminal import Progress, clock
+from lengthgen.terminal import clock
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 Row = dict[str, Any]
@@ -39,15 +40,13 @@ Todo = dict[Cell, set[str]]  # cells without a value, and the documents of each 
 @signals.interruptible()
 @plugin_errors()
 def evaluate(
-    config: Config,
-    run_dir: Path,
-    *,
+    opening: Callable[[], Evaluation],
     ranks: Ranks,
-    show: Progress,
+    *,
     kept: Kept = (),
     seconds: float = math.inf,
 ) -> list[Row]:
-    """Computes the cells of the configuration that eval.jsonl lacks, and returns the rows of all.
+    """Computes what eval.jsonl lacks of a run that is opened, and returns the rows of all cells.
 
     `kept`: so it does with kept.jsonl, for the kept checkpoints of about these tokens, or all. A
     run that lacks none is only read: it may lie where nothing can be written. Of limited seconds
@@ -55,20 +54,21 @@ def evaluate(
 
     Raises Refused if the run has no such checkpoint or a length that no document has.
     """
-    opening = partial(open_run, config, run_dir, ranks=ranks, show=show)
     evaluation = replace(ranks.agreed(opening), seconds=seconds)
+    run_dir, run = evaluation.run_dir, evaluation.config.run_id
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise Refused(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
     steps = ranks.agreed(partial(_kept_steps, evaluation, run_dir, kept))
     model = evaluation.model
-    rows = _completed(evaluation, run_dir / "eval.jsonl", plan.messages(config, evaluation.plan))
+    said = plan.messages(evaluation.config, evaluation.plan)
+    rows = _completed(evaluation, run_dir / "eval.jsonl", said)
     for step in steps:
-        read = partial(checkpoints.kept, run_dir, run=config.run_id, step=step)
-        kept_one, seen = ranks.agreed(read), step * config.train.batch_tokens
+        read = partial(checkpoints.kept, run_dir, run=run, step=step)
+        kept_one, seen = ranks.agreed(read), step * evaluation.config.train.batch_tokens
         model.scheme = evaluation.scheme  # a job leaves that of a variant
         model.load_state_dict(kept_one.weights)
         earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen)
-        said = [f"{config.run_id} after {seen:,} tokens"]
+        said = [f"{run} after {seen:,} tokens"]
         rows += _completed(earlier, run_dir / eval_rows.KEPT, said)
     return rows
 
@@ -101,7 +101,7 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
     The messages are said before.
     """
     config, ranks = evaluation.config, evaluation.ranks
-    facts = {cell: cell_facts(cell, evaluation) for cell in cells(config)}
+    facts = {cell: cell_facts(cell, evaluation) for cell in evaluation.cells}
 
     def stored() -> dict[Cell, list[Row]]:
         rows = read_rows(file, run=config.run_id)
@@ -109,8 +109,10 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
 
     def lacking() -> Todo:
         rows = stored() if ranks.is_main else {}
-        mine = {c: documents(rows[c]) for c in rows if not _is_complete(rows[c], config)}
-        return ranks.gather(mine)[0]
+        is_whole = {c: _is_complete(c, own, evaluation.config) for c, own in rows.items()}
+        mine = [None if is_whole[c] else documents(rows[c]) for c in rows]
+        done = zip(facts, ranks.gather(mine)[0], strict=True)
+        return {cell: found for cell, found in done if found is not None}
 
     if lacking():
         for message in messages:
@@ -129,51 +131,22 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
 
 def measured_rows(evaluation: Evaluation) -> list[Row]:
     """Returns the rows of all cells of an evaluation; nothing is read or written."""
-    todo: Todo = {cell: set() for cell in cells(evaluation.config)}
+    todo: Todo = {cell: set() for cell in evaluation.cells}
     facts = {cell: cell_facts(cell, evaluation) for cell in todo}
     measured = (part.items() for part in _measured(evaluation, todo))
     return [facts[cell] | row for part in measured for cell, rows in part for row in rows]
 
 
-def open_run(config: Config, run_dir: Path, *, ranks: Ranks, show: Progress) -> Evaluation:
-    """Returns a run's newest checkpoint as a model, and what to score; prepares the process.
-
-    Raises UserError if there is none, if the last one of a trained run is damaged, or if the corpus
-    or its documents do not serve.
-    """
-    device = devices.device_of(config.runtime, ranks)
-    devices.prepare(config.runtime, device)
-    corpus = directory.load_corpus(config, run_dir, say=show.say)
-    planned = plan.plan(config, corpus)
-    checkpoint = checkpoints.final(config, run_dir)
-    model = build_model(config, vocab_size=corpus.vocab_size)
-    model.load_state_dict(checkpoint.weights)
-    for name in directory.edited(run_dir, model.scheme.code, run=config.run_id):
-        show.say(
-            f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; to "
-            "train it again, give lengthgen train --force"
-        )
-    return Evaluation(
-        config=config,
-        plan=planned,
-        model=model.to(device).eval(),
-        scheme=model.scheme,
-        weights=checkpoint.sha256,
-        tokens_seen=checkpoint.step * config.train.batch_tokens,
-        ranks=ranks,
-        show=show,
-    )
-
-
 def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
     """Returns what identifies a cell: its rows share it, and no others have it."""
     config, planned = evaluation.config, evaluation.plan
-    protocol = protocols.named(cell.protocol)
     return {
-        **cell._asdict(),
-        "targets": None if protocol.block is None else config.eval.targets,  # K
-        "parts": eval_rows.parts_hash(config, cell.variant),
-        "endpoints": protocol.manifest(planned),
+        "protocol": cell.protocol.name,
+        "variant": cell.variant,
+        "length": cell.length,
+        "targets": None if cell.protocol.block is None else config.eval.targets,  # K
+        "parts": _parts_hash(evaluation, cell.variant),
+        "endpoints": cell.protocol.manifest(planned),
         "run": config.run_id,
         "weights": evaluation.weights,
         "scheme": config.scheme.name,
@@ -182,7 +155,7 @@ def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
         "corpus": config.corpus.name,
         "fingerprint": planned.corpus.fingerprint,
         "packed": planned.corpus.packed,
-        "train_length": objective_of(config).train_length,  # in the unit of `length`
+        "train_length": evaluation.objective.train_length,  # in the unit of `length`
         "tokens_seen": evaluation.tokens_seen,
         "trained_in": config.train.precision if config.train.tokens else None,
         "precision": config.eval.precision,
@@ -190,9 +163,21 @@ def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
     }
 
 
-def _is_complete(rows: Sequence[Row], config: Config) -> bool:
+def _parts_hash(evaluation: Evaluation, variant: str | None) -> str:
+    """Returns 8 hexadecimal digits that name what a cell's scheme computes.
+
+    A variant or a plugin may be redefined after it was evaluated under the same name.
+    """
+    design, config = evaluation.designs[variant], evaluation.config
+    parts = {"error": str(design)} if isinstance(design, UserError) else design.parts
+    named = [variant, [*parts.items()], config.scheme.layers, *config.plugins]
+    definition = json.dumps(named, sort_keys=True)
+    return hashlib.sha256(definition.encode()).hexdigest()[:8]
+
+
+def _is_complete(cell: Cell, rows: Sequence[Row], config: Config) -> bool:
     """True if a cell has a row of each of its documents, or one that says why it has none."""
-    complete = [row for row in rows if protocols.named(row["protocol"]).is_complete(row, config)]
+    complete = [row for row in rows if cell.protocol.is_complete(row, config)]
     return bool(complete) and len(documents(complete)) == complete[0]["n_documents"]
 
 
@@ -214,8 +199,8 @@ class Job(NamedTuple):
         It is for windows that are scored by themselves and alone fill a forward pass: so divided,
         no digit changes, and of a long evaluation that is killed little is lost. Others stay whole.
         """
-        protocol, planned = protocols.named(self.cells[0].protocol), evaluation.plan
-        if not protocol.matched or self.cells[0].length <= scoring.BATCH_TOKENS // 2:
+        planned = evaluation.plan
+        if not self.cells[0].protocol.matched or self.cells[0].length <= scoring.BATCH_TOKENS // 2:
             return [self]
         clusters = planned.by_cluster(self.spans).items()
         left = [spans for c, spans in clusters if eval_rows.cluster_name(c, planned) not in done]
@@ -225,7 +210,7 @@ class Job(NamedTuple):
 
     def cost(self, model: Transformer) -> int:
         model.scheme = self.scheme
-        protocol = protocols.named(self.cells[0].protocol)
+        protocol = self.cells[0].protocol
         if protocol.texts:
             texts = scoring.passes({span: span for span in self.spans})
             return sum(batch.cost(model) for batch in texts) * protocol.texts
@@ -241,7 +226,7 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
     """
     planned, show, jobs = evaluation.plan, evaluation.show, list[Job]()
     scheme_of = cache(partial(_scheme, evaluation))
-    for together in _sharing(evaluation.config):
+    for together in _sharing(evaluation.cells):
         if todo.keys().isdisjoint(together):
             continue
         protocol, variant, _ = together[0]
@@ -254,7 +239,7 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
                 show.say(f"{cell.title}: skipped, {reason}")
                 yield {cell: [eval_rows.skipped(reason)]}
         if isinstance(scheme, Scheme) and not todo.keys().isdisjoint(defined):
-            spans = [span for cell in defined for span in windows(cell, planned)]
+            spans = [span for cell in defined for span in cell.windows(planned)]
             replaced = replacements(protocol, planned, seed=evaluation.config.eval.seed)
             done = set[str]().union(*(todo.get(cell, ()) for cell in defined))
             jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
@@ -278,9 +263,8 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
             return
         nats, measured = _scored(job, evaluation), dict[Cell, list[Row]]()
         for cell in (cell for cell in job.cells if cell in todo):
-            protocol = protocols.named(cell.protocol)
-            spans = windows(cell, planned)
-            rows = measured[cell] = protocol.rows(spans, nats, evaluation)
+            spans = cell.windows(planned)
+            rows = measured[cell] = cell.protocol.rows(spans, nats, evaluation)
             if n_diverged := sum(row["nats"] is None for row in rows):
                 values = np.concatenate([nats[span] for span in spans if span in nats])
                 found = {"NaN": np.isnan(values).any(), "infinite": np.isinf(values).any()}
@@ -291,37 +275,38 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
     show.finish()
 
 
-def _sharing(config: Config) -> list[list[Cell]]:
+def _sharing(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Returns the cells of each protocol and variant together; those that share no pass alone."""
     grouped: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells(config):
-        protocol = protocols.named(cell.protocol)
-        alone = protocol.matched or protocol.texts
+    for cell in cells:
+        alone = cell.protocol.matched or cell.protocol.texts
         grouped.setdefault(cell if alone else cell[:2], []).append(cell)
     return [*grouped.values()]
 
 
 def _scheme(evaluation: Evaluation, variant: str | None) -> Scheme | str:
     """Returns the scheme of a variant; why it has none, of a reference variant without one."""
-    config, model = evaluation.config, evaluation.model
     if variant is None:
-        return model.scheme
+        return evaluation.model.scheme
+    design = evaluation.designs[variant]
+    if isinstance(design, UserError):
+        return str(design)
     try:
-        return with_parts(model, config, config.variant(variant))
-    except UserError as error:  # pipeline.validate has refused it among eval.variants
+        return redesigned(evaluation.model, design)
+    except UserError as error:  # among eval.variants it was refused before
         return str(error)
 
 
 def undefined(cell: Cell, scheme: Scheme | str, planned: Plan) -> str | None:
     """Returns why a cell has no value under a scheme, or None."""
-    altered = protocols.named(cell.protocol).altered
+    altered = cell.protocol.altered
     if isinstance(scheme, str):
         return scheme
     if altered == "swap" and len(planned.segments) < 2:
         return "there is one document only, and none to swap text with"
     if altered and cell.length <= (kept := planned.train_length + planned.targets):
         return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
-    lengths = [span.length for span in windows(cell, planned)]
+    lengths = [span.length for span in cell.windows(planned)]
     if not lengths:
         return f"the corpus has nothing of length {cell.length} to score"
     return scheme.unsupported_reason(max(lengths))
@@ -332,7 +317,7 @@ def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:
     config, model = evaluation.config, evaluation.model
     model.scheme = job.scheme
     longest = max(job.cells, key=lambda cell: cell.length)
-    protocol = protocols.named(longest.protocol)
+    protocol = longest.protocol
 
     def advance(n: int) -> None:
         evaluation.show.advance(n, at=longest.title)
@@ -356,9 +341,9 @@ def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:
     return {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.spans}
 
 
-def replacements(protocol: str, planned: Plan, *, seed: int) -> list[Replace]:
+def replacements(protocol: Protocol, planned: Plan, *, seed: int) -> list[Replace]:
     """Returns what puts other text in place of far text: of other documents, or in random order."""
-    kind = protocols.named(protocol).altered
+    kind = protocol.altered
     if kind is None:
         return []
     n_others = len(planned.segments) - 1 if kind == "swap" else REPLACEMENTS
@@ -367,7 +352,7 @@ def replacements(protocol: str, planned: Plan, *, seed: int) -> list[Replace]:
 
 
 def _replaced(
-    inputs_T: Ints, span: Span, *, n: int, kind: protocols.Alteration, planned: Plan, seed: int
+    inputs_T: Ints, span: Span, *, n: int, kind: Alteration, planned: Plan, seed: int
 ) -> Ints:
     """Returns the inputs with other text further than T before every scored target."""
     first = len(planned.corpus.beginning)

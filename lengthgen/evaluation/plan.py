@@ -4,26 +4,29 @@ data/windows.py draws the endpoints, protocols.py places the windows before them
 matched_block), and the plan joins both for every protocol, variant and length.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.objective import objective_of
+from lengthgen.data.objective import Objective
 from lengthgen.data.windows import Span, endpoints, n_targets, share_seen
 from lengthgen.errors import UserError
-from lengthgen.evaluation import protocols
-from lengthgen.evaluation.scored_text import Cell, Plan
+from lengthgen.evaluation.protocols import Protocol
+from lengthgen.evaluation.scored_text import Plan
 
 
-def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
+def plan(
+    config: Config, protocols: Sequence[Protocol], objective: Objective, corpus: TokenizedCorpus
+) -> Plan:
     """Returns what to score: the examples of a corpus that has prompts, or else endpoints.
 
     Raises UserError, with changes that help, if no document has the longest length, or none
     of the training split a window, or if all that is held out stands in the training split too.
     """
     wanted = config.eval
-    objective_of(config).check_corpus(corpus)
+    objective.check_corpus(corpus)
     planned = Plan(
         corpus=corpus,
         targets=wanted.targets,
@@ -36,8 +39,8 @@ def plan(config: Config, corpus: TokenizedCorpus) -> Plan:
     )
     if planned.examples:
         return planned
-    max_context = _max_context(config, corpus)
-    for protocol in map(protocols.named, wanted.protocols):
+    max_context = _max_context(config, protocols, corpus)
+    for protocol in protocols:
         uneven = [length for length in wanted.lengths if max_context % length]
         if uneven and protocol.divides:
             raise UserError(
@@ -87,26 +90,6 @@ def _examples(corpus: TokenizedCorpus) -> dict[int, list[Span]]:
     return by_length
 
 
-def cells(config: Config) -> list[Cell]:
-    """Returns all cells of the configuration, the shortest first under each protocol."""
-    wanted, listed = config.eval, dict[Cell, None]()
-    for protocol in map(protocols.named, wanted.protocols):
-        lengths = sorted(wanted.lengths)
-        references = wanted.reference_variants if protocol.name == protocols.HEADLINE else []
-        for length in lengths[-1:] if protocol.by_position else lengths:
-            if protocol.altered and length <= config.train.length:
-                continue
-            from_T = references if length >= config.train.length else []
-            for variant in (None, *wanted.variants, *from_T):
-                listed[Cell(protocol.name, variant, length)] = None
-    return list(listed)
-
-
-def windows(cell: Cell, planned: Plan) -> list[Span]:
-    """Returns the windows that a cell scores."""
-    return protocols.named(cell.protocol).windows(cell.length, planned)
-
-
 def messages(config: Config, planned: Plan) -> list[str]:
     """Returns how the endpoints differ from those of the configuration."""
     if planned.examples:
@@ -126,7 +109,7 @@ def messages(config: Config, planned: Plan) -> list[str]:
     return [message for message, applies in said.items() if applies]
 
 
-def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
+def _max_context(config: Config, protocols: Sequence[Protocol], corpus: TokenizedCorpus) -> int:
     """Returns how deep endpoints lie: eval.max_context, or deeper for a length that spans more.
 
     Where no document is that long, what the trained length can be doubled to in one, so that all
@@ -135,7 +118,11 @@ def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
     wanted, trained = config.eval, config.train.length
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
     in_training = int(corpus.train.lengths.max(initial=0)) if config.train.tokens else trained
-    deepest = max(_depth(config, length) for length in wanted.lengths)
+    depth = {
+        length: max(protocol.depth(length, config) for protocol in protocols)
+        for length in wanted.lengths
+    }
+    deepest = max(depth.values())
     if trained <= in_training and deepest <= longest:
         common = wanted.max_context if wanted.max_context <= longest else _doubled(trained, longest)
         return max(common, deepest)
@@ -144,7 +131,7 @@ def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
         trained = _doubled(trained, in_training)
         changes += [f"train.length={trained}", f"train.batch_tokens={config.train.batch * trained}"]
     if deepest > longest:
-        lengths = [n for n in wanted.lengths if _depth(config, n) <= longest]
+        lengths = [n for n in wanted.lengths if depth[n] <= longest]
         if not lengths:
             lengths = [_doubled(trained, longest)]
             changes.append(
@@ -162,11 +149,6 @@ def _max_context(config: Config, corpus: TokenizedCorpus) -> int:
         + " ".join(changes)
         + ("" if corpus.packed else f", or {again} with corpus.packed=true")
     )
-
-
-def _depth(config: Config, length: int) -> int:
-    """Returns how many targets of a document the windows of a length span, over all protocols."""
-    return max(protocols.named(name).depth(length, config) for name in config.eval.protocols)
 
 
 def _doubled(length: int, limit: int) -> int:

@@ -5,11 +5,13 @@ conventions of papers, kept by name so that their numbers can be compared with p
 Rooms beside the core contribute protocols of other objectives.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
@@ -17,7 +19,11 @@ from lengthgen.data.objective import Objective
 from lengthgen.data.windows import Ints, Span, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation import rows
-from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
+from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.model.transformer import Transformer
+from lengthgen.runs.distributed import Ranks
+from lengthgen.schemes import Design, Scheme
+from lengthgen.terminal import Progress
 
 Alteration = Literal["swap", "shuffle"]
 Block = Callable[[int, int, int], int]  # of C, K and T
@@ -94,13 +100,13 @@ class Protocol:
         return targets_of(span, plan.corpus)
 
     def scored(
-        self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]
+        self, spans: Sequence[Span], evaluation: "Evaluation", advance: Callable[[int], None]
     ) -> dict[Span, Scored]:
         """Returns what texts of its own show, made of the spans; the processes share the work."""
         raise NotImplementedError
 
     def rows(
-        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
+        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: "Evaluation"
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
         plan = evaluation.plan
@@ -130,6 +136,71 @@ def named(name: str) -> Protocol:
     if name not in protocols:
         raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, protocols)}")
     return protocols[name]
+
+
+class Cell(NamedTuple):
+    """One number of the curve: what is scored together."""
+
+    protocol: Protocol
+    variant: str | None
+    length: int
+
+    @property
+    def title(self) -> str:
+        variant = f" + {self.variant}" if self.variant else ""
+        return f"{self.protocol.name} {self.length:,}{variant}"
+
+    def windows(self, planned: Plan) -> list[Span]:
+        """Returns the windows that are scored."""
+        return self.protocol.windows(self.length, planned)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """A run's newest checkpoint as a model, and what it is scored on."""
+
+    config: Config
+    objective: Objective
+    cells: Sequence[Cell]
+    # Of the scheme, None, and of its variants; why a reference variant has none.
+    designs: Mapping[str | None, Design | UserError]
+    plan: Plan
+    run_dir: Path
+    model: Transformer
+    scheme: Scheme  # that it was trained with; that of a variant may be the model's now
+    weights: str  # sha256 of their file
+    tokens_seen: int
+    ranks: Ranks
+    show: Progress
+    seconds: float = math.inf  # that it is to take
+
+
+def cells_of(config: Config, protocols: Sequence[Protocol]) -> list[Cell]:
+    """Returns all cells of a configuration, the shortest first under each protocol."""
+    wanted, listed = config.eval, dict[Cell, None]()
+    for protocol in protocols:
+        lengths = sorted(wanted.lengths)
+        references = wanted.reference_variants if protocol.name == HEADLINE else []
+        for length in lengths[-1:] if protocol.by_position else lengths:
+            if protocol.altered and length <= config.train.length:
+                continue
+            from_T = references if length >= config.train.length else []
+            for variant in (None, *wanted.variants, *from_T):
+                listed[Cell(protocol, variant, length)] = None
+    return list(listed)
+
+
+def protocols_of(config: Config, objective: Objective) -> tuple[Protocol, ...]:
+    """Returns the protocols of a configuration. Raises UserError for one that does not fit it."""
+    chosen = tuple(map(named, config.eval.protocols))
+    for protocol in chosen:
+        if protocol.objective is not type(objective):
+            raise UserError(
+                f"eval.protocols: {protocol.name} scores {protocol.objective.learns}, and this "
+                f"model learns {objective.learns}; give {objective.protocol}"
+            )
+        protocol.check(config)
+    return chosen
 
 
 # Windows of one length

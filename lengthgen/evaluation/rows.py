@@ -13,8 +13,6 @@ A row holds what identifies its cell (`cell_facts` of evaluator.py), n_documents
 A row of a task holds all tests of a length: `tasks/objective.py`.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,11 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from lengthgen import schemes
-from lengthgen.config.schema import Config
 from lengthgen.data import overlap
 from lengthgen.data.windows import Endpoint, Ints, Span, position_bins
-from lengthgen.errors import UserError
 from lengthgen.evaluation.scored_text import Nats, Plan
 from lengthgen.files import read_rows
 from lengthgen.runs import status
@@ -147,18 +142,3 @@ def group(cluster: Endpoint | int, plan: Plan) -> str | None:
         cluster = int(np.diff(cuts).argmax())
     name = split.groups[cluster]
     return None if name == split.names[cluster] else name
-
-
-def parts_hash(config: Config, variant: str | None) -> str:
-    """Returns 8 hexadecimal digits that name what a cell's scheme computes.
-
-    A variant or a plugin may be redefined after it was evaluated under the same name.
-    """
-    try:
-        parts = config.scheme.parts if variant is None else config.variant(variant)
-        parts = schemes.typed(parts, plugins=config.plugins)
-    except UserError as error:  # a reference variant that this scheme cannot take
-        parts = {"error": str(error)}
-    named = [variant, [*parts.items()], config.scheme.layers, *config.plugins]
-    definition = json.dumps(named, sort_keys=True)
-    return hashlib.sha256(definition.encode()).hexdigest()[:8]

@@ -1,39 +1,19 @@
 """What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span
-from lengthgen.model.transformer import Transformer
-from lengthgen.runs.distributed import Ranks
-from lengthgen.schemes import Scheme
-from lengthgen.terminal import Progress
 
 UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies are counted on
 Nats = NDArray[np.float64]
 # The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
 Scored = NDArray[np.float64]
-
-
-class Cell(NamedTuple):
-    """One number of the curve: what is scored together."""
-
-    protocol: str
-    variant: str | None
-    length: int
-
-    @property
-    def title(self) -> str:
-        variant = f" + {self.variant}" if self.variant else ""
-        return f"{self.protocol} {self.length:,}{variant}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,18 +73,3 @@ class Plan:
     def stream(self) -> list[Endpoint]:
         """The ends of the stream's blocks."""
         return [Endpoint(-1 - b, (b + 1) * self.max_context) for b in range(self.blocks)]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluation:
-    """A run's newest checkpoint as a model, and what it is scored on."""
-
-    config: Config
-    plan: Plan
-    model: Transformer
-    scheme: Scheme  # that it was trained with; that of a variant may be the model's now
-    weights: str  # sha256 of their file
-    tokens_seen: int
-    ranks: Ranks
-    show: Progress
-    seconds: float = math.inf  # that it is to take

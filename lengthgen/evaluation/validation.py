@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable
 
 from lengthgen.config.schema import Config
-from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.objective import Objective, objective_of
+from lengthgen.data.objective import Objective
 from lengthgen.data.windows import Span
-from lengthgen.evaluation.plan import plan
+from lengthgen.evaluation.scored_text import Plan
 from lengthgen.evaluation.scoring import score
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
@@ -17,16 +16,18 @@ SHARE = 1 / 128  # of the tokens that are trained on meanwhile: of the time, at 
 Validate = Callable[[Transformer], dict[str, float]]
 
 
-def validator(config: Config, corpus: TokenizedCorpus, *, ranks: Ranks) -> Validate | None:
+def validator(
+    config: Config, objective: Objective, planned: Plan, *, ranks: Ranks
+) -> Validate | None:
     """Returns what measures val/loss@LENGTH of a model, in nats per token.
 
     Each length scores the same targets, the last T/2 before endpoints of the evaluation, as many as
     train.val_every leaves time for. None where that is 0 or a run does not learn the next token.
     """
     train, T = config.train, config.train.length
-    if not train.validates_every or type(objective_of(config)) is not Objective:
+    if not train.validates_every or type(objective) is not Objective:
         return None
-    planned, scored = plan(config, corpus), T - T // 2
+    corpus, scored = planned.corpus, T - T // 2
     meanwhile = train.validates_every * train.batch_tokens
     n = min(MOST, len(planned.endpoints), max(1, int(meanwhile * SHARE / T)))
     endpoints = planned.endpoints[:: len(planned.endpoints) // n][:n]

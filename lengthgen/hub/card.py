@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from lengthgen.config.schema import Config, to_plain
+from lengthgen.config.schema import to_plain
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.objective import objective_of
 from lengthgen.errors import UserError
+from lengthgen.experiment import Experiment
 from lengthgen.hub.exported import About
 from lengthgen.hub.families import OWN
 from lengthgen.report import report
@@ -30,7 +30,7 @@ def to_share(value: Any) -> Any:
 
 
 def card(
-    config: Config,
+    experiment: Experiment,
     run_dir: Path,
     about: About,
     corpus: TokenizedCorpus,
@@ -47,7 +47,7 @@ def card(
 
     No text of a row becomes markup.
     """
-    own = keys["model_type"] == OWN
+    config, own = experiment.config, keys["model_type"] == OWN
     plain = to_share(to_plain(config))
     del plain["scheme"]["variants"]
     of_training = ("corpus", "train") if config.train.tokens else ()  # else it was imported
@@ -78,7 +78,7 @@ def card(
         n_parameters=sum(tensor.numel() for tensor in checkpoint.weights.values()),
         name=name,
         repository=repository,
-        objective=objective_of(config),
+        objective=experiment.objective,
         own=own,
         settings=yaml.safe_dump(settings, sort_keys=False),
         tables=_measured(run_dir, checkpoint),

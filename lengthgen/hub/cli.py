@@ -30,8 +30,7 @@ def export_run(
 ) -> None:
     """Write a model to share: weights, tokenizer and model card."""
     names, overrides = names_and_overrides(arguments)
-    from lengthgen import pipeline
-    from lengthgen.config import plugins
+    from lengthgen.experiment import of_run
     from lengthgen.hub import folder as folders
 
     if len(names) != 2:
@@ -39,10 +38,9 @@ def export_run(
             "export: give a run and the folder to write, as in: lengthgen export RUN DIR"
         )
     (run_dir,), changes = chosen_runs([names[0], *overrides], "runtime")
-    plugins.give(plugin or [])
-    config = pipeline.config_of(run_dir, changes)
+    experiment = of_run(run_dir, changes, plugins=plugin or [])
     written = folders.export(
-        config, run_dir, Path(names[1]), license=license, repository=push, say=warn
+        experiment, run_dir, Path(names[1]), license=license, repository=push, say=warn
     )
     address = None if push is None else folders.push(written, push, say=warn)
     echo(address or written)

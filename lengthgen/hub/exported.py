@@ -10,13 +10,15 @@ from tokenizers import Tokenizer
 
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import from_plain
 from lengthgen.config.sections import Section, validate
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.experiment import resolved
 from lengthgen.hub.families import OWN, families
 from lengthgen.hub.weights import Tensors, ours, read_json
-from lengthgen.model.build import build_model, generator_of
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 
 WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
@@ -62,8 +64,7 @@ def load(
     if OWN not in plain:
         raise UserError(f"{folder} is no export of lengthgen; give lengthgen import {folder}")
     about = validate(About, plain[OWN], where=f"{folder / CONFIG}: {OWN}.")
-    plugin_files.give([Path(path) for path in plugins])
-    model = build(about, folder)
+    model = build(about, folder, plugin_files.read([Path(path) for path in plugins]))
     if plain["model_type"] == OWN:
         state = load_file(folder / WEIGHTS)
     else:
@@ -72,18 +73,18 @@ def load(
     return model.eval().requires_grad_(False), read_tokenizer(folder / TOKENIZER)
 
 
-def build(about: About, folder: Path) -> Transformer:
+def build(about: About, folder: Path, plugins: Sequence[Plugin] = ()) -> Transformer:
     """Returns the model of an export without its weights, whose calls draw as an evaluation."""
+    nothing = {"lengths": [1], "targets": 1, "reference_variants": []}  # is scored
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
-        "eval": compose.load("eval", "default"),
+        "eval": compose.load("eval", "default") | nothing,
         "runtime": compose.defaults()["runtime"],
     }
-    for name in about.plugins:
-        plugin_files.given(Path(name).stem, kept=folder / name)
+    needed = plugin_files.required(plain["plugins"], plugins, kept=folder / "plugins")
     with torch.random.fork_rng(devices=[]):  # parts draw initial values
-        model = build_model(from_plain(plain), vocab_size=about.vocab_size)
+        model = resolved(from_plain(plain), needed).build(vocab_size=about.vocab_size)
 
     def draw(_: Any, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {"generator": generator_of("evaluation", about.seed), **options}

@@ -348,14 +348,15 @@ def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] |
     None if there is no such family here.
     """
     own = _options(config, config.model)
-    parts = _typed(config.scheme.parts, config)
+    parts = _comparable(config.scheme.parts, config)
     for kind in WRITTEN:
         plain = _written(kind, config, parts, vocab_size)
         try:
             read_as = read(plain, config.train.length, where=Path())
         except UserError:
             continue
-        layers, theirs = read_as.layers, _typed(read_as.parts, config)
+        design = schemes.design(read_as.parts, layers=None, shape=config.shape)
+        layers, theirs = read_as.layers, _comparable(design.parts, config)
         given = _options(config, read_as.model)
         enough = {*own["biases"]} <= {*given["biases"]}  # the others are zeros
         wanted = own | ({"biases": given["biases"]} if enough else {})
@@ -393,9 +394,9 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
     return {"model_type": kind, **plain}
 
 
-def _typed(parts: Parts, config: Config) -> Parts:
-    """Returns parts with all arguments; the length that factors refer to is T if none is given."""
-    typed = schemes.typed(parts, plugins=config.plugins)
+def _comparable(parts: Parts, config: Config) -> Parts:
+    """Returns parts whose factors refer to T if no length is given."""
+    typed = {name: {**arguments} for name, arguments in parts.items()}
     for name, arguments in typed.items():
         if ORIGINAL in arguments and arguments[ORIGINAL] is None:
             arguments[ORIGINAL] = config.train.length

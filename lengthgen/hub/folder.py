@@ -14,19 +14,19 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
-from lengthgen import __version__
-from lengthgen.config.plugins import of_run
+from lengthgen import __version__, schemes
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError, first_line
+from lengthgen.experiment import Experiment
 from lengthgen.files import new_folder, replace_file
 from lengthgen.hub.card import card, to_share
 from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
 from lengthgen.hub.families import OWN, written
 from lengthgen.hub.weights import Weights, theirs
-from lengthgen.model.build import build_model
+from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, signals
 
 CODE = Path(__file__).with_name("modeling_lengthgen.py")
@@ -35,7 +35,7 @@ LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that we
 
 @signals.interruptible()
 def export(
-    config: Config,
+    experiment: Experiment,
     run_dir: Path,
     folder: Path,
     *,
@@ -49,13 +49,14 @@ def export(
     Raises UserError if the folder holds anything, or if the run has no checkpoint, has lost its
     last one, or has not the corpus that it was begun with.
     """
+    config = experiment.config
     config.refuse_arch("export")
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already; give a new or empty folder, or remove it")
-    corpus = directory.load_corpus(config, run_dir, say=say)
+    corpus = directory.load_corpus(config, experiment.source, run_dir, say=say)
     checkpoint = checkpoints.final(config, run_dir)
-    keys, weights = layout(config, checkpoint.weights)
+    keys, weights = layout(experiment, checkpoint.weights)
     with new_folder(folder) as aside:
         (path := aside / WEIGHTS).touch()
         mode = path.stat().st_mode
@@ -76,13 +77,13 @@ def export(
             plugins=[f"plugins/{digest}.py" for digest in config.plugins],
             config=to_share({k: v for k, v in to_plain(config).items() if k not in LEFT_OUT}),
         )
-        for name, plugin in zip(about.plugins, of_run(config.plugins, run_dir), strict=True):
+        for name, plugin in zip(about.plugins, experiment.plugins, strict=True):
             replace_file(aside / name, plugin.content)  # as it was given, wherever a link points
         if keys["model_type"] == OWN:
             shutil.copy(CODE, aside)
         _write_keys(aside, keys, about, corpus)
         text = card(
-            config,
+            experiment,
             run_dir,
             about,
             corpus,
@@ -99,20 +100,20 @@ def export(
     return folder
 
 
-def layout(config: Config, trained: Weights) -> tuple[dict[str, Any], Weights]:
+def layout(experiment: Experiment, trained: Weights) -> tuple[dict[str, Any], Weights]:
     """Returns the keys of a config.json, and weights by the names that go with it.
 
     They are those of the first family that fits, or our own.
     """
-    rows = len(trained["embedding.weight"])
+    config, rows = experiment.config, len(trained["embedding.weight"])
     fitting = written(config, vocab_size=rows)
     if fitting is None:
         return _own_keys(config, rows), trained
     keys, read_as = fitting
-    of_family = {"parts": read_as.parts, "layers": read_as.layers}
-    changed = {"model": read_as.model, "scheme": config.scheme.model_copy(update=of_family)}
+    theirs_of = config.model_copy(update={"model": read_as.model})
+    design = schemes.design(read_as.parts, layers=read_as.layers, shape=theirs_of.shape)
     with torch.device("meta"):
-        model = build_model(config.model_copy(update=changed), vocab_size=rows)
+        model = Transformer(theirs_of, design, vocab_size=rows)
     return keys, theirs(model, read_as.family, trained)
 
 

@@ -10,18 +10,16 @@ import torch
 import yaml
 from tokenizers import Tokenizer
 
-from lengthgen import pipeline
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, InitFrom, from_overrides, from_plain, to_plain
-from lengthgen.data.sources import source_of
+from lengthgen.config.schema import Config, InitFrom, drafted, from_plain, to_plain
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.experiment import Experiment, config_of, resolved
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read
 from lengthgen.hub.reference import compare, reference
 from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
-from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory, signals, status
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
@@ -70,16 +68,17 @@ def import_model(
     name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:63]
     if not isinstance(compose.values([f"study={name}"])["study"], str):
         name = f"_{name}"  # 1e5 and true are no words
-    config = _config(name, read_as, tensors, overrides, has_bos=bos is not None)
+    experiment = _experiment(name, read_as, tensors, overrides, has_bos=bos is not None)
+    config = experiment.config
     if (config.run_dir / "DONE").exists():
-        there, own = pipeline.config_of(config.run_dir, {}), ("eval", "runtime")
+        there, own = config_of(config.run_dir, {}), ("eval", "runtime")
         same = all(getattr(there, section) == getattr(config, section) for section in own)
         stays = "" if same else "; its eval.* and runtime.* stay, give others to lengthgen eval"
         say(f"{config.run_id} is there already{stays}")
         return config.run_dir
-    source_of(config.corpus).check()
+    experiment.source.check()
     with torch.device("meta"):
-        model = build_model(config, vocab_size=0)
+        model = experiment.build(vocab_size=0)
     weights = ours(model, tensors, scales=read_as.scales)
     tensors.refuse_left(weights["embedding.weight"])
     if theirs is not None:
@@ -130,16 +129,16 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     return tokenizer
 
 
-def _config(
+def _experiment(
     name: str, read: Read, tensors: Tensors, overrides: Sequence[str], *, has_bos: bool
-) -> Config:
-    """Returns the configuration of a run that begins with these weights and takes no step."""
+) -> Experiment:
+    """Returns the experiment of a run that begins with these weights and takes no step."""
     T, usual = read.T, compose.load("train", "default")["batch_tokens"]
     words = [*overrides, f"train.length={T}", f"train.batch_tokens={max(T, usual // T * T)}"]
     words += [f"train.lr={FINE_TUNING}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
-    base = from_overrides(words, config_dir=None, plugins=[])
+    base = drafted(words)
     plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
     if not any(word.startswith("eval.reference_variants=") for word in words):
         others = [name for name in base.eval.reference_variants if name not in read.parts]
@@ -153,11 +152,15 @@ def _config(
     plain["model"] = {**read.model.model_dump(), "name": name}
     plain["scheme"] = {"variants": {}, **shipped, "name": scheme, "parts": read.parts}
     plain["scheme"] |= {"layers": read.layers, "lr_ratio": 1.0}
-    config = pipeline.validate(from_plain(plain))
-    sha256 = tensors.sha256()
-    init = InitFrom(run=name, recipe=sha256[:12], weights=sha256, path=str(tensors.folder))
-    train = config.train.model_copy(update={"tokens": 0, "init_from": init})
-    return config.model_copy(update={"train": train})
+    sha256, path = tensors.sha256(), str(tensors.folder)
+    plain["train"]["tokens"] = 0
+    plain["train"]["init_from"] = {
+        "run": name,
+        "recipe": sha256[:12],
+        "weights": sha256,
+        "path": path,
+    }
+    return resolved(from_plain(plain))
 
 
 def _study(config: Config) -> bytes:

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from lengthgen.config.registry import contributed
-from lengthgen.config.schema import Config, Parts
+from lengthgen.config.schema import Draft
 from lengthgen.errors import UserError
 from lengthgen.model.layer_state import StateTransformer
 from lengthgen.model.recurrent import RecurrentTransformer
-from lengthgen.model.transformer import Block, Transformer, build_scheme
-from lengthgen.schemes import Part, Scheme, registry
+from lengthgen.model.transformer import Block, Transformer
+from lengthgen.schemes import Design, Part, Scheme
 from lengthgen.schemes.content.layer_state import LayerState
 from lengthgen.schemes.relative.recurrence import Recurrence
 
@@ -45,39 +45,40 @@ DECODERS: dict[type[Part], type[Transformer]] = {
 }
 
 
-def architecture(config: Config) -> type[Transformer]:
-    """Returns the class of the configured model: a decoder, or what a room beside the core adds."""
-    kinds: list[type[Transformer]] = [Transformer, *contributed("ARCHITECTURES")]
-    return next(kind for kind in kinds if kind.arch == config.model.arch)
+def architecture(config: Draft, design: Design) -> type[Transformer]:
+    """Returns the class of the configured model: a decoder, or what a room beside the core adds.
 
-
-def model_class(config: Config, parts: Parts) -> type[Transformer]:
-    """Returns the class of a model with these parts, a few of which have a decoder of their own."""
-    plain, known = architecture(config), registry(config.plugins)
-    for kind in (known[name] for name in parts if name in known and plain is Transformer):
-        for base, decoder in DECODERS.items():
-            if issubclass(kind, base):
-                return decoder
-    return plain
-
-
-def build_model(config: Config, *, vocab_size: int) -> Transformer:
-    """Returns a model of the configured architecture before its weights are drawn.
-
-    vocab_size is that of the corpus; the architecture may add ids of its own.
+    A few parts have a decoder of their own.
     """
-    return model_class(config, config.scheme.parts)(config, vocab_size=vocab_size)
+    kinds: list[type[Transformer]] = [Transformer, *contributed("ARCHITECTURES")]
+    plain = next(kind for kind in kinds if kind.arch == config.model.arch)
+    return _decoder(design) if plain is Transformer else plain
 
 
-def create(config: Config, *, vocab_size: int) -> Transformer:
+def _decoder(design: Design) -> type[Transformer]:
+    return next(
+        (
+            decoder
+            for kind in design.kinds.values()
+            for base, decoder in DECODERS.items()
+            if issubclass(kind, base)
+        ),
+        Transformer,
+    )
+
+
+def create(
+    kind: type[Transformer], config: Draft, design: Design, *, vocab_size: int
+) -> Transformer:
     """Returns a freshly initialised model on the CPU, a pure function of the configuration.
 
-    Network and parts draw from streams of their own, so that at one seed two schemes start from the
-    same network, and no part from a copy of the network's numbers.
+    vocab_size is that of the corpus; the architecture may add ids of its own. Network and parts
+    draw from streams of their own, so that at one seed two schemes start from the same network, and
+    no part from a copy of the network's numbers.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of("parts", config.seed))  # parts draw from the global generator
-        model = build_model(config, vocab_size=vocab_size)
+        model = kind(config, design, vocab_size=vocab_size)
     initialise(model, generator_of("network", config.seed))
     return model
 
@@ -93,19 +94,19 @@ def generator_of(*names: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*names))
 
 
-def with_parts(model: Transformer, config: Config, parts: Parts) -> Scheme:
+def redesigned(model: Transformer, design: Design) -> Scheme:
     """Returns another scheme with the trained parameters of the model's own, for `model.scheme`.
 
     The variant's parameters must be among the trained ones: any other was refused before. Parts
     with the arguments of training keep their buffers too.
     """
-    if model_class(config, parts) is not model_class(config, config.scheme.parts):
+    if _decoder(design) is not _decoder(model.design):
         raise UserError(
             "scheme.variants: a variant can neither add nor drop recurrence or a state carried "
             "from layer to layer; train a scheme with these parts instead"
         )
-    scheme = build_scheme(config, parts, where="scheme.variants")
-    new = [f"parts.{name}." for name in parts if parts[name] != config.scheme.parts.get(name)]
+    scheme, before = design.build(), model.design.parts
+    new = [f"parts.{name}." for name, held in design.parts.items() if held != before.get(name)]
     drawn = {name for name, _ in scheme.named_buffers() if any(part in name for part in new)}
     trained, own = model.scheme.state_dict(), scheme.state_dict()
     scheme.load_state_dict({name: (own if name in drawn else trained)[name] for name in own})

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lengthgen.config.schema import Config
+from lengthgen.config.schema import Draft
 from lengthgen.model.transformer import Transformer
+from lengthgen.schemes import Design
 from lengthgen.schemes.relative.recurrence import Recurrence
 
 
@@ -32,8 +33,8 @@ class RecurrentTransformer(Transformer):
     rows of the global batch from step to step; each process that of the rows that it trains.
     """
 
-    def __init__(self, config: Config, *, vocab_size: int) -> None:
-        super().__init__(config, vocab_size=vocab_size)
+    def __init__(self, config: Draft, design: Design, *, vocab_size: int) -> None:
+        super().__init__(config, design, vocab_size=vocab_size)
         self.n_rows = config.train.batch
         self.row_memory: Memory | None = None
         self.own_rows = torch.zeros(self.n_rows, dtype=torch.bool, device="cpu")

@@ -11,13 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lengthgen.config.registry import contributed
-from lengthgen.config.schema import Config, Model, ModelDims, Parts
+from lengthgen.config.schema import Draft, Model, ModelDims
 from lengthgen.model.attention import attend
 from lengthgen.model.cross_entropy import sum_cross_entropy
 from lengthgen.model.dropout import Dropout
-from lengthgen.schemes import AttentionContext, Scheme, Unfit, build
-from lengthgen.schemes.absolute.alignment import Aligned
+from lengthgen.schemes import AttentionContext, Design, Scheme, Unfit
 
 LOGIT_BYTES = 256 * 2**20  # fp32 logits held at a time when nothing is kept for a backward pass
 
@@ -39,7 +37,7 @@ def norm_of(model: Model, width: int) -> nn.Module:
 class Block(nn.Module):
     """Attention and a network of width d_ff, each added to its normalised input's stream."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Draft) -> None:
         super().__init__()
         self.model, self.shape = config.model, config.shape
         D, d_ff, K = self.model.d_model, self.model.d_ff, self.shape.d_head
@@ -151,17 +149,18 @@ class Transformer(nn.Module):
     continues_rows = False  # a row of a training batch goes on where that of the step before ended
 
     @classmethod
-    def check(cls, config: Config) -> None:
+    def check(cls, config: Draft) -> None:
         """Raises UserError for keys that contradict the architecture."""
 
-    def __init__(self, config: Config, *, vocab_size: int) -> None:
+    def __init__(self, config: Draft, design: Design, *, vocab_size: int) -> None:
+        """Builds the scheme of the design; the other sizes are those of the configuration."""
         super().__init__()
-        self.shape, model = config.shape, config.model
+        self.shape, self.design, model = config.shape, design, config.model
         vocab_size = max(vocab_size, model.vocab_size or 0)
         self.checkpointing = config.runtime.activation_checkpointing
         self.embedding = nn.Embedding(vocab_size, model.d_model)
         self.embedding_scale = model.embedding_scale
-        self.scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
+        self.scheme = design.build()
         self.blocks = nn.ModuleList(self.block_type(config) for _ in range(model.n_layers))
         self.norm = norm_of(model, model.d_model)
         self.embedding_dropout = Dropout(model.dropout)
@@ -286,19 +285,3 @@ class Transformer(nn.Module):
         """Returns logits over the vocabulary, [..., V] in fp32 (fp64 if the model is)."""
         logits = F.linear(x_BTD, self.head_weight)
         return logits.to(torch.promote_types(torch.float32, logits.dtype))
-
-
-def build_scheme(config: Config, parts: Parts, *, where: str) -> Scheme:
-    """Builds the scheme of these parts; for an encoder-decoder model, also that of its encoder.
-
-    Raises UserError as `schemes.build` does, for parts below the dotted key `where`.
-    """
-    layers, plugins = config.scheme.layers, config.plugins
-    scheme = build(parts, layers=layers, shape=config.shape, plugins=plugins, where=where)
-    if (shape := config.encoder_shape) is not None:
-        scheme.encoder = build(parts, layers=layers, shape=shape, plugins=plugins, where=where)
-    for part in scheme.all:
-        if isinstance(part, Aligned):
-            known = (ids_of(config.corpus) for ids_of in contributed("ALIGNMENT_IDS"))
-            part.alignment_ids = next((ids for ids in known if ids is not None), None)
-    return scheme

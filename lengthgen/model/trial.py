@@ -2,7 +2,7 @@
 
 import math
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,13 +13,12 @@ from lengthgen.config.registry import described, snake_case
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, out_of_memory
 from lengthgen.model.attention import BLOCK
-from lengthgen.model.build import with_parts
+from lengthgen.model.build import redesigned
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import Part, Unfit
-from lengthgen.schemes.absolute.alignment import Aligned
+from lengthgen.schemes import Design, Part, Unfit
 
 
-def try_out(model: Transformer, config: Config) -> None:
+def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> None:
     """Computes loss and gradient of windows of eight tokens under each variant; forgets them.
 
     Raises UserError for what a part can tell in a call alone, such as a share that keeps no rotated
@@ -28,7 +27,7 @@ def try_out(model: Transformer, config: Config) -> None:
     """
     scheme, parts = model.scheme, model.scheme.parts.items()
     for name, part in parts:
-        if isinstance(part, Aligned) and part.alignment_ids is None:
+        if isinstance(part, Part) and part.reads_alignment and part.alignment_ids is None:
             raise UserError(
                 f"scheme.parts.{name}: needs to know which characters belong together, and "
                 f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "
@@ -52,8 +51,8 @@ def try_out(model: Transformer, config: Config) -> None:
                         "drop it, or use it in a hook: scores() returns c.biased(...), and "
                         "relative_queries() needs relative_keys() of the same part"
                     )
-            for variant in config.eval.variants:
-                model.scheme = with_parts(model, config, config.variant(variant))
+            for variant in variants:
+                model.scheme = redesigned(model, variant)
                 _values(config, model)
             model.scheme = scheme
             if own and not math.isfinite(loss + norm):

@@ -39,16 +39,16 @@ def probe_runs(
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     if variants is not None:
         changes["eval.variants"] = words_of(variants)
-    from lengthgen import pipeline
     from lengthgen.config import plugins
+    from lengthgen.experiment import of_runs
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
-    chosen = probing.build(words_of(probes), plugins=plugins.give(plugin or []))
-    configs = pipeline.configs_of(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
-    for config, run_dir in zip(configs, run_dirs, strict=True):
+    chosen = probing.build(words_of(probes), plugins=plugins.read(plugin or []))
+    experiments = of_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
+    for experiment, run_dir in zip(experiments, run_dirs, strict=True):
         with Progress(is_main=True) as show:
-            summaries = probing.probe(config, run_dir, chosen, show)
+            summaries = probing.probe(experiment, run_dir, chosen, show)
         echo(f"run: {run_dir}")
         print_table(["probe", "what it shows"], [[*line] for line in summaries.items()])
         echo(f"figures: {run_dir / 'probes'}")
@@ -59,7 +59,7 @@ def listed(files: list[Path]) -> tuple[list[str], list[list[str]]]:
     from lengthgen.config import plugins
     from lengthgen.probes.run import registry
 
-    known = registry(plugins.give(files)).items()
+    known = registry(plugins.read(files)).items()
     rows = [[name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known]
     return ["probe", "what it shows"], rows
 

@@ -9,14 +9,15 @@ from pkgutil import iter_modules
 import numpy as np
 
 from lengthgen import probes
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.registry import construct, digest_of, errors_of, registered
-from lengthgen.config.schema import Config, TaskCorpus
+from lengthgen.config.schema import TaskCorpus
 from lengthgen.errors import UserError, suggestion
-from lengthgen.evaluation.evaluator import cell_facts, open_run
-from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.evaluation.scored_text import Cell
+from lengthgen.evaluation.evaluator import cell_facts
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Cell
+from lengthgen.experiment import Experiment
 from lengthgen.files import append_rows, read_rows, replace_file
-from lengthgen.model.build import with_parts
+from lengthgen.model.build import redesigned
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
 from lengthgen.report.style import new_figure, saved, styled
 from lengthgen.runs import status
@@ -28,7 +29,7 @@ ROWS = "probes.jsonl"
 OF_CELL = "run weights scheme seed fingerprint train_length tokens_seen endpoints variant parts"
 
 
-def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
     """Returns all probes by name, those of this folder and of plugins.
 
     Raises UserError for a plugin that fails, and for two probes of one name.
@@ -38,7 +39,7 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Probe]]:
     return dict(sorted(registered(modules, Probe, plugins).items()))
 
 
-def build(names: Sequence[str], *, plugins: Sequence[str] = ()) -> list[Probe]:
+def build(names: Sequence[str], *, plugins: Sequence[Plugin] = ()) -> list[Probe]:
     """Returns the probes requested, all if none is. Raises UserError for an unknown one."""
     known = registry(plugins)
     for name in names:
@@ -47,16 +48,19 @@ def build(names: Sequence[str], *, plugins: Sequence[str] = ()) -> list[Probe]:
     return [construct(known[name], {}, where=f"probe {name}") for name in names or known]
 
 
-def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) -> dict[str, str]:
+def probe(
+    experiment: Experiment, run_dir: Path, chosen: list[Probe], show: Progress
+) -> dict[str, str]:
     """Computes what probes.jsonl lacks for this checkpoint and text; returns summaries by title.
 
     The model is probed as it is and under eval.variants; pictures are in the run's folder probes.
     Raises UserError if the run has no checkpoint, or is of a task.
     """
+    config = experiment.config
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
     config.refuse_arch("probe")
-    opened = open_run(config, run_dir, ranks=ALONE, show=show)
+    opened = experiment.opened(run_dir, say=show.say).trained(ranks=ALONE, show=show)
     planned, model = opened.plan, opened.model.requires_grad_(False)
     model.checkpointing = True  # gradients of long texts would not fit in memory
     inputs = ProbeInputs(
@@ -68,11 +72,13 @@ def probe(config: Config, run_dir: Path, chosen: list[Probe], show: Progress) ->
         show=show,
     )
     summaries: dict[str, str] = {}
-    variants = {v: with_parts(model, config, config.variant(v)) for v in config.eval.variants}
+    designs = zip(config.eval.variants, experiment.evaluated_variants, strict=True)
+    variants = {name: redesigned(model, design) for name, design in designs}
     with status.run_lock(run_dir, "probe"):
         for variant, scheme in {None: model.scheme, **variants}.items():
             model.scheme = scheme.requires_grad_(False)
-            facts = cell_facts(Cell(HEADLINE, variant, config.train.length), opened)
+            cell = Cell(PROTOCOLS[HEADLINE], variant, config.train.length)
+            facts = cell_facts(cell, opened)
             about = {key: facts[key] for key in OF_CELL.split()}
             about |= {"windows": len(planned.endpoints), "eval_seed": config.eval.seed}
             for each in chosen:

@@ -14,7 +14,6 @@ from lengthgen.config import compose
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible
 from lengthgen.report.load import CELL, is_complete, is_last
-from lengthgen.schemes.absolute.alignment import Aligned
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
 KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
@@ -159,7 +158,7 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
     varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
     names = [_name(series, varied) for series in first]
-    oracles = {name for name, part in schemes.registry().items() if issubclass(part, Aligned)}
+    oracles = {name for name, part in schemes.registry().items() if part.reads_alignment}
     labels: dict[tuple[Any, ...], str] = {}
     for series, name in zip(first, names, strict=True):
         twins = [twin for twin, its_name in zip(first, names, strict=True) if its_name == name]

@@ -6,7 +6,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lengthgen import __version__
-from lengthgen.config import compose, plugins
-from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen.config import compose
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import Config, stored, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.sources import Source
 from lengthgen.errors import UserError, suggestion
 from lengthgen.files import Unreadable, is_there, names_in, replace_file, utf8, write_rows
 from lengthgen.runs.status import read_of_run
@@ -29,10 +31,10 @@ if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without
 LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors scipy matplotlib"
 
 
-def write_config(config: Config, run_dir: Path) -> None:
-    """Writes config.yaml, and each plugin as it is now: its author may go on to edit it."""
-    for digest in config.plugins:
-        replace_file(run_dir / f"plugins/{digest}.py", plugins.given(digest).content)
+def write_config(config: Config, run_dir: Path, plugins: Sequence[Plugin] = ()) -> None:
+    """Writes config.yaml, and each plugin as it was read: its author may go on to edit it."""
+    for plugin in plugins:
+        replace_file(run_dir / f"plugins/{plugin.digest}.py", plugin.content)
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
     replace_file(run_dir / "config.yaml", text.encode())
 
@@ -43,7 +45,7 @@ def load_config(run_dir: Path) -> Config:
     if path.name not in names_in(run_dir):
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        return from_plain(compose.read(path))
+        return stored(compose.read(path))
     except Unreadable:
         raise
     except UserError as error:
@@ -119,7 +121,12 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 
 
 def load_corpus(
-    config: Config, run_dir: Path, *, say: Callable[[str], None], is_new: bool = False
+    config: Config,
+    source: Source,
+    run_dir: Path,
+    *,
+    say: Callable[[str], None],
+    is_new: bool = False,
 ) -> TokenizedCorpus:
     """Returns the corpus of a run. Raises UserError if the run was begun on other tokens.
 
@@ -132,6 +139,7 @@ def load_corpus(
     begun = read_provenance(run_dir, run=config.run_id).get("fingerprint")
     corpus = corpora.load(
         asked,
+        source,
         cache_dir=config.runtime.cache_dir,
         say=say,
         fingerprint=None if is_new else begun,

@@ -11,7 +11,7 @@ from lengthgen.schemes.base import through_qk as through_qk
 from lengthgen.schemes.base import weighted as weighted
 from lengthgen.schemes.bias.distance_bias import DistanceBias as DistanceBias
 from lengthgen.schemes.parameters import of_layer as of_layer
-from lengthgen.schemes.registry import build as build
+from lengthgen.schemes.registry import Design as Design
+from lengthgen.schemes.registry import design as design
 from lengthgen.schemes.registry import registry as registry
-from lengthgen.schemes.registry import typed as typed
 from lengthgen.schemes.scheme import Scheme as Scheme

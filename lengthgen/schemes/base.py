@@ -4,7 +4,7 @@ Axes, in all files of schemes/: B batch, T tokens, D width of the model, H heads
 queries, S keys, N distances from 0, R rotated channel pairs. A file names what it has beside them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, NamedTuple, Self
@@ -133,6 +133,9 @@ class AttentionContext:
         return omega_R
 
 
+AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 before the text
+
+
 class Rotated(NamedTuple):
     """Queries and keys after `qk`."""
 
@@ -162,6 +165,8 @@ class Part(nn.Module):
     needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
     at_network_rate = False  # its parameters learn at train.lr, whatever the scheme's lr_ratio
     needs_model = False  # acts through a Transformer of its own: model/build.py
+    reads_alignment = False  # needs alignment_ids, which a task's corpus has
+    alignment_ids: AlignmentIds | None = None
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__()

@@ -1,77 +1,110 @@
-"""The registry of parts: every Part in a file below this directory, by its name in snake case."""
+"""The registry of parts, every Part in a file below this directory by its name in snake case.
+
+`design` is the only reader of these names: what it returns holds classes.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.registry import chosen, construct, described, modules_of, registered
 from lengthgen.config.schema import Parts
 from lengthgen.config.sections import arguments as typed_arguments
 from lengthgen.errors import UserError, suggestion
-from lengthgen.schemes.base import HOOKS, ModelDims, Part
+from lengthgen.schemes.base import HOOKS, AlignmentIds, ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
 
 WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for comparison
 
 
-def registry(plugins: Sequence[str] = ()) -> dict[str, type[Part]]:
-    """Returns all parts by name. Raises UserError for a plugin that fails and for two of a name."""
-    return _registered(tuple(plugins))
-
-
 @cache
-def _registered(plugins: tuple[str, ...]) -> dict[str, type[Part]]:
+def registry(plugins: tuple[Plugin, ...] = ()) -> dict[str, type[Part]]:
+    """Returns all parts by name. Raises UserError for a plugin that fails and for two of a name."""
     return registered(modules_of("lengthgen.schemes", [str(Path(__file__).parent)]), Part, plugins)
 
 
-def build(
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """A scheme that can be built: its parts as classes with arguments, and where they act."""
+
+    kinds: Mapping[str, type[Part]]
+    parts: Parts  # arguments in the types of the classes' signatures, with their defaults
+    layers: Sequence[Sequence[str]] | None
+    shape: ModelDims
+    encoder_shape: ModelDims | None = None  # of an encoder-decoder model
+    alignment_ids: AlignmentIds | None = None  # of the corpus
+    where: str = "scheme.parts"  # the dotted key that messages name
+
+    def build(self) -> Scheme:
+        """Builds the scheme; for an encoder-decoder model, also that of its encoder.
+
+        Raises UserError, below the dotted key, for what cannot be honoured.
+        """
+        scheme = self._of(self.shape)
+        if self.encoder_shape is not None:
+            scheme.encoder = self._of(self.encoder_shape)
+        for part in scheme.all:
+            if part.reads_alignment:
+                part.alignment_ids = self.alignment_ids
+        return scheme
+
+    def _of(self, shape: ModelDims) -> Scheme:
+        built: dict[str, Part] = {}
+        for name, kind in self.kinds.items():
+            key = f"{self.where}.{name}"
+            part = built[name] = construct(kind, self.parts[name], shape, where=key)
+            if "shape" not in vars(part):
+                error = TypeError("__init__ does not call super().__init__(shape)")
+                raise UserError(f"{key}: {kind.__name__} raised {described(error, kind)}")
+            if not part.needs_model and not any(map(part.overrides, HOOKS)):
+                raise UserError(
+                    f"{key}: its class {kind.__name__} overrides no hook, so that it would "
+                    f"change nothing; the hooks are {', '.join(HOOKS)}"
+                )
+            if not shape.causal and (part.depends_on_length or not part.bidirectional):
+                known = registry()
+                fit = (n for n in known if known[n].bidirectional and not known[n].needs_rotation())
+                raise UserError(
+                    f"{key}: not defined in an encoder, whose queries see later keys, in rows of "
+                    f"several lengths; choose parts of {', '.join(sorted(fit))}, with fixed "
+                    "values, scheme=nope, or model.arch=decoder"
+                )
+        for name in (name for layer in self.layers or [] for name in layer):
+            if name not in built:
+                near = suggestion(name, built)
+                raise UserError(f"scheme.layers: {name} is not a part of this scheme; {near}")
+        return Scheme(built, layers=self.layers, n_layers=shape.n_layers, where=self.where)
+
+
+def design(
     parts: Mapping[str, Mapping[str, Any]],
     *,
     layers: Sequence[Sequence[str]] | None,
     shape: ModelDims,
-    plugins: Sequence[str] = (),
+    encoder_shape: ModelDims | None = None,
+    alignment_ids: AlignmentIds | None = None,
+    plugins: tuple[Plugin, ...] = (),
     where: str = "scheme.parts",
-) -> Scheme:
-    """Builds a scheme from its parts' arguments. Raises UserError for what cannot be honoured."""
-    known = registry(plugins)
-    built: dict[str, Part] = {}
-    for name, arguments in typed(parts, plugins=plugins, where=where).items():
-        key = f"{where}.{name}"
-        part = built[name] = construct(kind := known[name], arguments, where=key, shape=shape)
-        if "shape" not in vars(part):
-            error = TypeError("__init__ does not call super().__init__(shape)")
-            raise UserError(f"{key}: {kind.__name__} raised {described(error, kind)}")
-        if not part.needs_model and not any(map(part.overrides, HOOKS)):
-            raise UserError(
-                f"{key}: its class {type(part).__name__} overrides no hook, so that it would "
-                f"change nothing; the hooks are {', '.join(HOOKS)}"
-            )
-        if not shape.causal and (part.depends_on_length or not part.bidirectional):
-            defined = (n for n in known if known[n].bidirectional and not known[n].needs_rotation())
-            raise UserError(
-                f"{key}: not defined in an encoder, whose queries see later keys, in rows of "
-                f"several lengths; choose parts of {', '.join(sorted(defined))}, with fixed "
-                "values, scheme=nope, or model.arch=decoder"
-            )
-    for name in (name for layer in layers or [] for name in layer):
-        if name not in built:
-            near = suggestion(name, built)
-            raise UserError(f"scheme.layers: {name} is not a part of this scheme; {near}")
-    return Scheme(built, layers=layers, n_layers=shape.n_layers, where=where)
-
-
-def typed(
-    parts: Mapping[str, Mapping[str, Any]], *, plugins: Sequence[str], where: str = "scheme.parts"
-) -> Parts:
-    """Returns parts' arguments with types and defaults. Raises UserError for what does not fit."""
-    known, held = registry(plugins), Parts()
+) -> Design:
+    """Returns a scheme's parts as classes. Raises UserError for names and arguments unknown."""
+    known, kinds, held = registry(plugins), dict[str, type[Part]](), Parts()
     for name, arguments in parts.items():
         key = f"{where}.{name}"
         if hasattr(torch.nn.ModuleDict, name):
             raise UserError(f"{key}: a part cannot have this name; rename its class")
-        kind = chosen(name, known, plugins, what="part", where=key)
-        held[name] = typed_arguments(kind, arguments, "shape", where=key)
-    return held
+        kinds[name] = chosen(name, known, plugins, what="part", where=key)
+        held[name] = typed_arguments(kinds[name], arguments, "shape", where=key)
+    return Design(
+        kinds=kinds,
+        parts=held,
+        layers=layers,
+        shape=shape,
+        encoder_shape=encoder_shape,
+        alignment_ids=alignment_ids,
+        where=where,
+    )

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lengthgen import pipeline
 from lengthgen.config import study
-from lengthgen.config.schema import Config, from_overrides
+from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
+from lengthgen.experiment import Experiment, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run of a sweep: the arguments of its `lengthgen train`, and the configuration of that.
+    """One run of a sweep: the arguments of its `lengthgen train`, and the experiment of that.
 
     `varied` holds the keys in which the sweep's points differ, with this point's values: an empty
     one where only other blocks of a study set the key.
@@ -21,7 +21,11 @@ class Point:
 
     arguments: list[str]
     varied: dict[str, str]
-    config: Config
+    experiment: Experiment
+
+    @property
+    def config(self) -> Config:
+        return self.experiment.config
 
     @property
     def run_id(self) -> str:
@@ -75,14 +79,13 @@ def points(
     for chosen, own in zip(grid, values, strict=True):
         swept = [f"{key}={own[key]}" for key in differs if key in own]
         try:
-            config = from_overrides(chosen, config_dir=config_dir, plugins=plugins)
-            config = pipeline.validate(config)
+            experiment = resolve(chosen, config_dir=config_dir, plugins=plugins)
         except UserError as error:
             named = not swept or str(error).startswith(tuple(swept))
             raise UserError(str(error) if named else f"{' '.join(swept)}: {error}") from None
         words = train_arguments(chosen, config_dir=config_dir, plugins=plugins)
         varied = {key: own.get(key, "") for key in differs}
-        point = Point(arguments=words, varied=varied, config=config)
+        point = Point(arguments=words, varied=varied, experiment=experiment)
         other = runs.setdefault(point.run_id, point)
         if other is not point:
             raise UserError(

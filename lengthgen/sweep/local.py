@@ -11,11 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from lengthgen import pipeline
-from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
-from lengthgen.model.build import create
 from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.signals import StopRequest
@@ -193,9 +190,10 @@ def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
     runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or slot.threads})
     device = devices.device_of(runtime, ALONE)
     devices.prepare(runtime, device)
-    corpus = pipeline.prepare(config, {}, say=say)
-    windows = TrainingWindows(corpus, objective_of(config).window_targets)
-    state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=device)
+    corpus, objective = point.experiment.opened(say=say).corpus, point.experiment.objective
+    windows = TrainingWindows(corpus, objective.window_targets)
+    model = point.experiment.create(vocab_size=corpus.vocab_size)
+    state = fresh_state(config, objective, model, device=device)
     loss = loss_of(state, ranks=ALONE)
     for _ in range(2):
         began = time.perf_counter()

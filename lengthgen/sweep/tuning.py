@@ -11,7 +11,6 @@ from lengthgen.config import compose
 from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import loss, stored
 from lengthgen.files import replace_file
-from lengthgen.model.transformer import build_scheme
 from lengthgen.report import tables
 from lengthgen.sweep import grid
 from lengthgen.sweep.grid import Point
@@ -66,8 +65,7 @@ def on_tuning_split(overrides: Sequence[str]) -> list[str]:
 def _rates(point: Point) -> tuple[float, float | None]:
     """Returns lr and scheme_lr_ratio; the latter is None if the scheme has no parameters."""
     config = point.config
-    scheme = build_scheme(config, config.scheme.parts, where="scheme.parts")
-    learns = any(True for _ in scheme.parameters())
+    learns = any(True for _ in point.experiment.scheme.build().parameters())
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 

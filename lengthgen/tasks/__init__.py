@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from lengthgen.config import registry as classes
-from lengthgen.config.schema import Corpus, TaskCorpus
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import TaskSpec
+from lengthgen.config.sections import arguments
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
@@ -12,7 +14,7 @@ __all__ = ["END", "Example", "Task", "alignment_ids", "registry", "task_of"]
 AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
 
 
-def registry(plugins: Sequence[str] = ()) -> dict[str, type[Task]]:
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
     """Returns all tasks by name: those of rules/ and the plugins'.
 
     Raises UserError for a plugin that fails, and for two tasks of one name.
@@ -20,24 +22,26 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Task]]:
     return classes.registered(classes.modules_of(rules.__name__, rules.__path__), Task, plugins)
 
 
-def task_of(corpus: TaskCorpus) -> Task:
-    """Builds the task of a corpus; no plugin is run for a task of the package.
+def task_of(spec: TaskSpec, plugins: Sequence[Plugin] = ()) -> tuple[Task, TaskSpec]:
+    """Returns the task, and what is given of it with its arguments in their types.
 
-    Raises UserError for an unknown task, arguments that do not fit its signature, or a value that
-    it refuses.
+    No plugin is run for a task of the package. Raises UserError for an unknown task, arguments that
+    do not fit its signature, or a value that it refuses.
     """
-    spec, known = corpus.task, registry()
-    known = known if spec.kind in known else registry(corpus.plugins)
-    rule = classes.chosen(spec.kind, known, corpus.plugins, what="task", where="task.kind")
-    return classes.construct(rule, spec.arguments, where="task.arguments")
+    known = registry()
+    known = known if spec.kind in known else registry(plugins)
+    kind = classes.chosen(spec.kind, known, plugins, what="task", where="task.kind")
+    held = arguments(kind, spec.arguments, where="task.arguments")
+    rule = classes.construct(kind, held, where="task.arguments")
+    return rule, spec.model_copy(update={"arguments": held})
 
 
-def alignment_ids(corpus: Corpus) -> AlignmentIds | None:
-    """Returns the alignment ids of tokens as a function of them; None for corpora without any.
+def alignment_ids(rule: Task) -> AlignmentIds | None:
+    """Returns the alignment ids of tokens as a function of them; None for tasks without any.
 
     A leading bos token has id -1; elsewhere it counts as a character between.
     """
-    if not isinstance(corpus, TaskCorpus) or not (rule := task_of(corpus)).aligned:
+    if not rule.aligned:
         return None
     characters = sorted({*rule.alphabet, END})
     bos = len(characters)

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lengthgen.config.schema import TaskCorpus
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.data.windows import Span
-from lengthgen.evaluation.scored_text import Evaluation
+from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.evaluation.scoring import BATCH_TOKENS
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
-from lengthgen.tasks import task_of
+from lengthgen.tasks.base import Task
 from lengthgen.tasks.scratchpad import result_of
 
 LIMIT = 2  # times the tokens of the longest answer: decoding stops there at the latest
@@ -28,7 +27,7 @@ LIMIT = 2  # times the tokens of the longest answer: decoding stops there at the
 Tokens = list[int]
 
 
-def decoded(spans: Sequence[Span], evaluation: Evaluation) -> dict[str, list[Any]]:
+def decoded(spans: Sequence[Span], evaluation: Evaluation, rule: Task) -> dict[str, list[Any]]:
     """Returns what a row has of decoded tests: lists of a value for each, in their order.
 
     edit_distances: Levenshtein distance from the true answer, over the length of the longer one.
@@ -46,8 +45,7 @@ def decoded(spans: Sequence[Span], evaluation: Evaluation) -> dict[str, list[Any
             round(edit_distance(got, true) / max(1, len(got), len(true)), 6) for got, true in pairs
         ]
     }
-    assert isinstance(evaluation.config.corpus, TaskCorpus)
-    if task_of(evaluation.config.corpus).parts:
+    if rule.parts:
         tokenizer = read_tokenizer(corpus.tokenizer_path)
         results = [[result_of(tokenizer.decode(tokens)) for tokens in pair] for pair in pairs]
         row["results_right"] = [result == true for result, true in results]

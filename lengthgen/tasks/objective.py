@@ -15,12 +15,14 @@ from lengthgen.config.registry import errors_of
 from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
+from lengthgen.data.sources import Source
 from lengthgen.data.windows import Span, n_targets, targets_of
 from lengthgen.errors import UserError
-from lengthgen.evaluation.protocols import Protocol
-from lengthgen.evaluation.scored_text import Evaluation, Plan, Scored
-from lengthgen.tasks import END, Task, task_of
+from lengthgen.evaluation.protocols import Evaluation, Protocol
+from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.tasks import END, Task
 from lengthgen.tasks.decoding import decoded
+from lengthgen.tasks.source import TaskSource
 
 COMMONEST_OF = 300  # examples of each length
 
@@ -45,10 +47,11 @@ class Answers(Objective):
     learns = "answers of a task"
     protocol = "answers"
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
+    def __init__(self, config: Config, source: Source) -> None:
+        super().__init__(config, source)
         assert isinstance(config.corpus, TaskCorpus)
-        self.corpus = config.corpus
+        assert isinstance(source, TaskSource)
+        self.corpus, self.rule = config.corpus, source.rule
 
     @staticmethod
     def takes(config: Config) -> bool:
@@ -109,10 +112,6 @@ class Answers(Objective):
     def train_length(self) -> int:
         return self.corpus.task.length
 
-    @property
-    def rule(self) -> Task:
-        return task_of(self.corpus)
-
     @cached_property
     def chance(self) -> float:
         """The accuracy up to L of a model that does not read the prompt, at the lengths scored."""
@@ -162,7 +161,8 @@ class AnswersProtocol(Protocol):
         what makes an answer right or wrong. The first eval.decode tests are decoded too.
         """
         config, corpus = evaluation.config, evaluation.plan.corpus
-        answers, n_decoded = Answers(config), config.eval.decode
+        answers, n_decoded = evaluation.objective, config.eval.decode
+        assert isinstance(answers, Answers)
         end = int(corpus.validation.tokens[-1])  # which all documents end with
         first_wrong: list[int | None] = []
         n_hits = n_stops = 0
@@ -193,7 +193,7 @@ class AnswersProtocol(Protocol):
         }
         if n_decoded:
             evaluation.show.advance(0, at=f"decoding {n_decoded} tests")
-            row |= decoded(spans[:n_decoded], evaluation)
+            row |= decoded(spans[:n_decoded], evaluation, answers.rule)
         return [row]
 
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from lengthgen.tasks import alignment_ids
 from lengthgen.tasks.objective import ANSWERS, Answers
 from lengthgen.tasks.source import TaskSource
 
@@ -13,7 +12,6 @@ def _section(rows: Any) -> Any:
     return report.section(rows)
 
 
-ALIGNMENT_IDS = [alignment_ids]
 OBJECTIVES = [Answers]
 PROTOCOLS = [ANSWERS]
 SOURCES = [("task", TaskSource)]  # by corpus.source

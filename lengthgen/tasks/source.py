@@ -2,16 +2,16 @@
 
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Self
 
 from lengthgen.config import schema
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.registry import code_of, errors_of
-from lengthgen.config.sections import arguments
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
-from lengthgen.tasks import END, Example, Task, base, scratchpad, task_of
+from lengthgen.tasks import END, Example, Task, alignment_ids, base, scratchpad, task_of
 
 HELD_OUT = 5  # one prompt in so many is for tests
 MOST_REFUSED = 1000  # draws one after another that are all held out
@@ -28,18 +28,13 @@ class TaskSource(Source):
     def __init__(self, spec: schema.TaskSpec, rule: Task) -> None:
         self.spec, self.rule = spec, rule
         self.characters = "".join(sorted({*rule.alphabet, END}))
+        self.alignment_ids = alignment_ids(rule)
 
     @classmethod
-    def of(cls, corpus: schema.Corpus) -> Self:
+    def of(cls, corpus: schema.Corpus, plugins: Sequence[Plugin]) -> tuple[Self, schema.Corpus]:
         assert isinstance(corpus, schema.TaskCorpus)
-        return cls(corpus.task, task_of(corpus))
-
-    @classmethod
-    def typed(cls, corpus: schema.Corpus) -> schema.Corpus:
-        assert isinstance(corpus, schema.TaskCorpus)
-        spec = corpus.task
-        held = arguments(type(task_of(corpus)), spec.arguments, where="task.arguments")
-        return corpus.model_copy(update={"task": spec.model_copy(update={"arguments": held})})
+        rule, spec = task_of(corpus.task, plugins)
+        return cls(spec, rule), corpus.model_copy(update={"task": spec})
 
     def data_key(self) -> str:
         """Returns the hash of the code and the data that the examples are made from."""

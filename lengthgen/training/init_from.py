@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, InitFrom
+from lengthgen.config.schema import Draft, InitFrom, Train
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.model.transformer import Transformer
@@ -13,10 +13,10 @@ from lengthgen.runs import checkpoints, directory, status
 FREE = {"name", "init_std", "dropout"}  # keys of a model that may differ
 
 
-def identified(config: Config) -> Config:
-    """Returns the configuration with what train.init_from=RUN identifies in place of the folder."""
+def identified(config: Draft) -> Train:
+    """Returns the training with what train.init_from=RUN identifies in place of the folder."""
     if not isinstance(config.train.init_from, Path):
-        return config
+        return config.train
     try:
         run_dir = directory.find(str(config.train.init_from), config.runtime.root)
         base = directory.load_config(run_dir)
@@ -38,7 +38,7 @@ def identified(config: Config) -> Config:
         raise UserError(f"train.init_from: {error}") from None
     path = str(run_dir.resolve())
     init = InitFrom(run=base.run_id, recipe=base.recipe, weights=weights, path=path)
-    return config.model_copy(update={"train": config.train.model_copy(update={"init_from": init})})
+    return config.train.model_copy(update={"init_from": init})
 
 
 def load_weights(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from lengthgen.config.schema import Config
-from lengthgen.data.objective import objective_of
+from lengthgen.data.objective import Objective
 from lengthgen.data.windows import IGNORED, TrainingWindows, consecutive_batch, train_batch
 from lengthgen.errors import Diverged
 from lengthgen.model import kernels
@@ -44,6 +44,7 @@ class State:
     """Everything that changes while training: `step` optimizer steps are done or launched."""
 
     config: Config
+    objective: Objective
     step: int
     nats: Tensor  # a sum since the last row of train.jsonl, as is n_targets
     n_targets: int
@@ -57,12 +58,15 @@ class State:
         return self.nats.device
 
 
-def fresh_state(config: Config, model: Transformer, *, device: torch.device) -> State:
+def fresh_state(
+    config: Config, objective: Objective, model: Transformer, *, device: torch.device
+) -> State:
     """Returns the state before the first step of a model that was just created."""
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 4))
     model = model.to(device).train()
-    return State(config, 0, nats, 0, model, optimizers_of(model, config.train), last)
+    optimizers = optimizers_of(model, config.train)
+    return State(config, objective, 0, nats, 0, model, optimizers, last)
 
 
 def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
@@ -74,7 +78,7 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
         rows = train_batch(windows, seed=config.seed, step=state.step, batch=n)
         begins = np.ones(n, dtype=bool)
     vocab_size = windows.corpus.vocab_size
-    rows = objective_of(config).batch(rows, vocab_size=vocab_size, step=state.step)
+    rows = state.objective.batch(rows, vocab_size=vocab_size, step=state.step)
     mine = np.arange(ranks.rank, n, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [

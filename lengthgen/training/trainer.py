@@ -10,7 +10,7 @@ import torch
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.objective import objective_of
+from lengthgen.data.objective import Objective
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Refused, Stopped, UserError
 from lengthgen.files import append_rows, read_rows, write_rows
@@ -34,6 +34,7 @@ from lengthgen.training.step import (
 @plugin_errors()
 def train(
     config: Config,
+    objective: Objective,
     corpus: TokenizedCorpus,
     model: Transformer,
     device: torch.device,
@@ -54,8 +55,8 @@ def train(
             f"train.batch_tokens={train.batch_tokens}: {train.batch} windows of {train.length} "
             f"tokens are too few for {ranks.world_size} processes; start {train.batch} or fewer"
         )
-    windows = TrainingWindows(corpus, objective_of(config).window_targets)
-    state = fresh_state(config, model, device=device)
+    windows = TrainingWindows(corpus, objective.window_targets)
+    state = fresh_state(config, objective, model, device=device)
     ranks.agreed(partial(_resume, state, say=show.say))
     if len(set(ranks.gather(state.step))) > 1:
         raise Refused(

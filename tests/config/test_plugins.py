@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 from parts import SLOPE
 from small import small_config
-from trained import ALONE, QUIET, rows_of
+from trained import ALONE, QUIET, rows_of, train
 
-from lengthgen import pipeline
-from lengthgen.config import plugins, schema
+from lengthgen import experiment, pipeline
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator
 
 
 def write(path: Path, slope: float) -> Path:
@@ -24,9 +22,8 @@ def config_of(*files: Path) -> Config:
     return small_config(*words, f"runtime.root={files[0].parent}/runs", plugins=files)
 
 
-def changed(run_dir: Path) -> Config:
-    base = pipeline.config_of(run_dir, {})
-    return pipeline.validate(schema.changed(base, ["seed=2"], config_dir=None, plugins=[]))
+def changed(run_dir: Path, *given: Path) -> Config:
+    return experiment.changed(str(run_dir), ["seed=2"], config_dir=None, plugins=given)[1].config
 
 
 def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: Path) -> None:
@@ -39,26 +36,25 @@ def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: 
 
 
 def test_a_run_keeps_its_plugin_to_be_given_and_an_edited_one_is_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    run_dir = pipeline.train(config_of(write(tmp_path / "mine.py", 0.5)))
+    run_dir = train(config_of(write(tmp_path / "mine.py", 0.5)))
     (tmp_path / "mine.py").unlink()
     (kept,) = (run_dir / "plugins").iterdir()
     assert kept.read_text() == SLOPE.format(slope=0.5)
     before = rows_of(run_dir / "eval.jsonl")
-    edited = pipeline.train(config_of(write(tmp_path / "mine.py", 4.0)))
+    edited = train(config_of(write(tmp_path / "mine.py", 4.0)))
     assert edited != run_dir
     for key in ("nats", "parts"):
         assert rows_of(edited / "eval.jsonl")[0][key] != before[0][key]
-    monkeypatch.setattr(plugins, "_GIVEN", {})  # as in another process
-    assert pipeline.config_of(run_dir, {}).plugins == [kept.stem]  # read, and not run
+    assert experiment.config_of(run_dir, {}).plugins == [kept.stem]  # read, and not run
     other = write(tmp_path / "other.py", 4.0)
     for given in ([], [other]):
         with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
-            pipeline.configs_of([run_dir], {}, plugins=given)
+            experiment.of_run(run_dir, plugins=given)
     with pytest.raises(UserError, match=f"repeat this with --plugin {kept}$"):
         changed(run_dir)
-    (config,) = pipeline.configs_of([run_dir], {}, plugins=[kept])
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    of_run = experiment.of_run(run_dir, plugins=[kept])
+    pipeline.evaluate(of_run, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir / "eval.jsonl") == before
-    assert changed(run_dir).plugins == [kept.stem]
+    assert changed(run_dir, kept).plugins == [kept.stem]

@@ -10,7 +10,6 @@ from small import FRESH, config_of
 
 from lengthgen.config import compose, study
 from lengthgen.config.schema import Config
-from lengthgen.pipeline import validate
 
 NAMES = compose.choices("study", config_dir=None)
 LABELS = ["Claim", "Command", "Cost", "Expected", "Differs"]
@@ -78,7 +77,7 @@ def test_its_configurations_are_valid_runs_of_the_lengths_it_names(name: str) ->
     said = re.search(r"trained (?:at T|to L) = ([\d,]+).* measured at ([\d,]+) to ([\d,]+)", first)
     assert said is not None
     trained, shortest, longest = (int(n.replace(",", "")) for n in said.groups())
-    runs = [validate(config).run_id for config in configs(name)]
+    runs = [(config).run_id for config in configs(name)]
     assert len(set(runs)) == len(runs)
     assert max(max(config.eval.lengths) for config in configs(name)) == longest
     for config in configs(name):

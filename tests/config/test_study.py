@@ -7,7 +7,7 @@ from commands import here
 from small import SMALL, refusal
 
 from lengthgen.config import study
-from lengthgen.config.schema import from_overrides
+from lengthgen.config.schema import drafted
 from lengthgen.report import load
 
 FILE = """# @package _global_
@@ -55,7 +55,7 @@ def test_a_chosen_scheme_keeps_what_its_blocks_say_of_it(folder: Path) -> None:
 def test_a_point_of_a_sweep_is_whole_and_train_takes_the_first(folder: Path) -> None:
     for point in study.expand(["study=mine"], config_dir=folder):
         assert study.first_point(point, config_dir=folder) == point
-    config = from_overrides(["study=mine", "scheme=t5"], config_dir=folder, plugins=[])
+    config = drafted(["study=mine", "scheme=t5"], config_dir=folder)
     assert (config.seed, config.train.tokens, config.scheme_lr_ratio) == (1, 512, 64)
 
 

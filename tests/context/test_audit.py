@@ -5,10 +5,9 @@ from typing import Any
 
 from commands import here
 from small import imported
-from trained import ALONE, QUIET, with_eval
+from trained import evaluate, with_eval
 
-from lengthgen import pipeline
-from lengthgen.evaluation import evaluator
+from lengthgen import experiment
 from lengthgen.files import read_rows
 
 
@@ -30,16 +29,15 @@ def test_an_audit_says_how_far_and_a_second_one_measures_nothing(trained: Path) 
 
 def test_limited_seconds_give_the_cheapest_cell_and_the_rest_later(trained: Path) -> None:
     (run_dir,) = trained.glob("*-*-*")
-    log, run = run_dir / "eval.jsonl", pipeline.config_of(run_dir, {})
+    log, run = run_dir / "eval.jsonl", experiment.config_of(run_dir, {})
     config = with_eval(run, lengths=[16, 32], protocols=["forgetting", "tail"])
-    given: Any = {"ranks": ALONE, "show": QUIET}
     log.unlink()
-    whole = evaluator.evaluate(config, run_dir, **given)
+    whole = evaluate(config, run_dir)
     log.unlink()
-    evaluator.evaluate(config, run_dir, seconds=0, **given)
+    evaluate(config, run_dir, seconds=0)
     ((_, length),) = {(row["protocol"], row["length"]) for row in read_rows(log)}
     assert length == 16
-    assert evaluator.evaluate(config, run_dir, **given) == whole
+    assert evaluate(config, run_dir) == whole
 
 
 def test_a_model_without_a_tokenizer_and_a_name_of_nothing_are_one_line(tmp_path: Path) -> None:

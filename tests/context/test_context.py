@@ -10,24 +10,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import refusal, small_config
+from small import create, plan_of, refusal, small_config
+from small_corpora import load_tokens
 from torch import Tensor
-from trained import ALONE, QUIET, with_eval
+from trained import ALONE, QUIET
 
 import lengthgen
+from lengthgen import pipeline
 from lengthgen.config.schema import Config
 from lengthgen.context import key_tokens, lengths, retrieval
 from lengthgen.context.lengths import Reach
-from lengthgen.data import corpora
 from lengthgen.data.sources import source_of
 from lengthgen.data.tokenizer import given_tokenizer
 from lengthgen.data.windows import Span
-from lengthgen.evaluation import evaluator
+from lengthgen.experiment import of_run
 from lengthgen.files import read_rows
-from lengthgen.model.build import create, with_parts
-from lengthgen.pipeline import config_of
+from lengthgen.model.build import redesigned
 from lengthgen.report.load import load
 from lengthgen.report.series import select
+from lengthgen.schemes import design
 
 V = 200
 Given = Callable[[Tensor], Tensor]
@@ -113,8 +114,8 @@ def test_a_model_that_sees_all_finds_every_value_at_every_depth(tmp_path: Path) 
 
 def test_retrieval_asks_for_what_stands_in_the_text_and_for_nothing_else(tmp_path: Path) -> None:
     config = small_config("eval.lengths=[120]", "eval.max_context=120")
-    corpus = corpora.load(config.corpus, cache_dir=tmp_path, say=print)
-    planned = evaluator.plan.plan(config, corpus)
+    corpus = load_tokens(config.corpus, cache_dir=tmp_path, say=print)
+    planned = plan_of(config, corpus)
     (document, end), *_ = planned.endpoints
     n_key = retrieval.key_length(planned)
     made = retrieval.examples(Span(document, end, 120, 13), planned)
@@ -159,7 +160,8 @@ def test_a_mask_of_the_last_keys_leaves_a_trained_model_no_greater_length(tmp_pa
 
     whole = lengths.coarse(rows_of(logits, tmp_path / "whole", **how), "model")
     window = {"window": {"width": 0.25, "sinks": 0}}  # 16 keys of T = 64
-    model.scheme = with_parts(model, config, config.scheme.parts | window)
+    parts = config.scheme.parts | window
+    model.scheme = redesigned(model, design(parts, layers=None, shape=config.shape))
     masked = lengths.coarse(rows_of(logits, tmp_path / "masked", **how), "model")
     assert values(whole)[0] == 32
     assert values(masked)[:2] == (16, 16)
@@ -193,7 +195,7 @@ def test_key_tokens_and_their_loss_are_those_that_one_computes_by_hand(tmp_path:
 
 def test_bits_per_byte_are_those_of_the_text_that_is_scored() -> None:
     config = small_config("corpus.tokenizer=bytes")
-    tokenizer = given_tokenizer(config.corpus, source_of(config.corpus))
+    tokenizer = given_tokenizer(config.corpus, source_of(config.corpus)[0])
     assert tokenizer is not None
     text = "na\u00efve caf\u00e9, \u4f60\u597d. " * 40
     V = tokenizer.get_vocab_size()
@@ -243,8 +245,8 @@ def test_a_run_is_measured_cell_by_cell_and_other_lengths_change_none(trained: P
     log, protocols = run_dir / "eval.jsonl", ["forgetting", "key_tokens"]
 
     def evaluate(*at: int) -> None:
-        config = with_eval(config_of(run_dir, {}), lengths=[*at], protocols=protocols)
-        evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+        asked = of_run(run_dir, {"eval.lengths": [*at], "eval.protocols": protocols})
+        pipeline.evaluate(asked, run_dir, ranks=ALONE, show=QUIET)
 
     evaluate(16, 32)
     before = log.read_text()

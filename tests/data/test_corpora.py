@@ -11,9 +11,8 @@ import filelock
 import numpy as np
 import pytest
 from commands import files_limited_to, here, run
-from small_corpora import TEXTS, files, given, load, shipped, synthetic, write
+from small_corpora import TEXTS, files, given, load, load_tokens, shipped, synthetic, write
 
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.token_cache import id_type
 from lengthgen.data.tokenizer import pieces, read_tokenizer, train_tokenizer
@@ -29,7 +28,7 @@ def say(message):
         os.kill(os.getpid(), 9)
 
 folder, cache_dir = map(Path, sys.argv[1:])
-corpora.load(files(folder), cache_dir=cache_dir, say=say)
+load_tokens(files(folder), cache_dir=cache_dir, say=say)
 """
 
 
@@ -186,7 +185,7 @@ def test_a_run_reads_the_tokens_of_its_fingerprint(folder: Path, cache_dir: Path
 
     def read_again() -> TokenizedCorpus:
         wanted = begun.fingerprint
-        return corpora.load(files(folder), cache_dir=cache_dir, say=said.append, fingerprint=wanted)
+        return load_tokens(files(folder), cache_dir=cache_dir, say=said.append, fingerprint=wanted)
 
     again = read_again()
     assert (again.train.tokens.tolist(), said) == (begun.train.tokens.tolist(), [])
@@ -239,7 +238,7 @@ def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: 
             with pytest.raises(filelock.Timeout):
                 other.acquire(blocking=False)
 
-    corpora.load(files(folder), cache_dir=cache_dir, say=say)
+    load_tokens(files(folder), cache_dir=cache_dir, say=say)
     assert said[0].startswith(f"waiting for another process that builds {built}; if there is none")
 
 
@@ -262,7 +261,7 @@ def test_a_damaged_cache_is_named_and_built_again(folder: Path, cache_dir: Path,
         if harm != "gone":
             (kept / name).write_bytes(changed[:-1] if harm == "cut" else changed)
         said, asked = list[str](), whole.fingerprint if i % 2 else None
-        again = corpora.load(files(folder), cache_dir=cache_dir, say=said.append, fingerprint=asked)
+        again = load_tokens(files(folder), cache_dir=cache_dir, say=said.append, fingerprint=asked)
         assert said[0].startswith(f"the token cache {kept} is damaged (")
         assert name in said[0] or name == "sha256.json"  # which names another then
         assert contents_of(again.tokenizer_path.parent) == contents
@@ -280,7 +279,7 @@ def test_a_damaged_cache_without_its_text_is_one_line_and_left_alone(
     path.write_bytes(path.read_bytes()[::-1])
     folder.rename(folder.with_name("gone"))
     with pytest.raises(UserError, match=r"is damaged \(train.bin .*; corpus.path: .*exist"):
-        corpora.load(files(folder), cache_dir=cache_dir, say=print, fingerprint=begun.fingerprint)
+        load_tokens(files(folder), cache_dir=cache_dir, say=print, fingerprint=begun.fingerprint)
     assert path.exists()
 
 

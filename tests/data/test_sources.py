@@ -11,10 +11,19 @@ import pyarrow as pa
 import pytest
 from repository import example
 from small import SMALL, refusal, smaller
-from small_corpora import files, load, names, read_all, shipped, synthetic, write
+from small_corpora import (
+    files,
+    load,
+    load_of,
+    load_tokens,
+    names,
+    read_all,
+    shipped,
+    synthetic,
+    write,
+)
 
-from lengthgen.config.schema import Config, from_overrides
-from lengthgen.data import corpora
+from lengthgen.data.sources import documents
 from lengthgen.data.sources.python import (
     LONG_BYTES,
     PROJECT_BYTES,
@@ -26,8 +35,8 @@ from lengthgen.data.sources.stdlib import LONG_BYTES as LONG_LIBRARY_BYTES
 from lengthgen.data.sources.stdlib import Stdlib
 from lengthgen.data.sources.synthetic import Synthetic
 from lengthgen.errors import UserError
+from lengthgen.experiment import Experiment, resolve
 from lengthgen.files import sha256_of
-from lengthgen.pipeline import validate
 
 
 def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
@@ -117,9 +126,9 @@ def test_a_split_is_as_given_and_of_two_documents_the_shorter_one_validates(
 def test_what_is_scored_alone_needs_no_text_to_train_on(tmp_path: Path) -> None:
     folder = write(tmp_path / "books", {f"{i}.txt": "text " * i for i in range(1, 9)})
     given = files(folder, validation_path=str(folder), tokenizer="bytes")
-    scored = corpora.load(given, cache_dir=tmp_path, say=print, with_training=False)
+    scored = load_tokens(given, cache_dir=tmp_path, say=print, with_training=False)
     assert len(scored.document_lengths("validation")) == 8
-    assert "all files of" in refusal(corpora.load, given, cache_dir=tmp_path, say=print)
+    assert "all files of" in refusal(load_tokens, given, cache_dir=tmp_path, say=print)
 
 
 def test_one_in_twenty_documents_and_a_long_one_validate(tmp_path: Path) -> None:
@@ -157,7 +166,9 @@ def test_tuning_holds_out_whole_groups(tmp_path: Path) -> None:
     named = DOCUMENT.replace("text=", "group='abcdefghijklmnopqrstuvwxyz'[step % 26], text=")
     text = FILE.replace(DOCUMENT, named)
     words = ["corpus.documents=200", "corpus.held_out=tuning"]
-    train, held_out = read_all(configured(tmp_path, *words, text=text).corpus)
+    given = configured(tmp_path, *words, text=text)
+    corpus, source = given.config.corpus, given.source
+    train, held_out = ([*documents(corpus, source, held_out=h)] for h in (False, True))
     assert len(train) + len(held_out) == 200
     assert not {d.group for d in train} & {d.group for d in held_out}
     assert 3 <= len({d.group for d in held_out}) <= 13
@@ -279,7 +290,7 @@ def test_without_a_network_the_corpus_that_needs_none_is_named(
 
 
 def test_a_planted_copy_repeats_a_source_a_quarter_of_the_document_before() -> None:
-    source = Synthetic.of(synthetic(copies=4, document_words=400))
+    source, _ = Synthetic.of(synthetic(copies=4, document_words=400), ())
     for index in range(20):
         words, copies = source.planted(index, held_out=index % 2 == 0)
         assert len(copies) == 4
@@ -305,14 +316,14 @@ DATA = """
 """
 
 
-def configured(root: Path, *words: str, text: str = FILE) -> Config:
-    """Returns the configuration of a run on a source of one's own."""
+def configured(root: Path, *words: str, text: str = FILE) -> Experiment:
+    """Returns the experiment of a run on a source of one's own."""
     write(root, {"counting.py": text, "conf/corpus/counting.yaml": YAML})
     small = [word for word in SMALL if not word.startswith("corpus")]
     small += [f"runtime.root={root}/runs", "corpus.documents=8", "corpus.numbers=60"]
     asked = ["scheme=alibi", "corpus=counting", *smaller(*words, usual=small)]
     plugins = [root / "counting.py"] if text else []
-    return validate(from_overrides(asked, config_dir=root / "conf", plugins=plugins))
+    return resolve(asked, config_dir=root / "conf", plugins=plugins)
 
 
 def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path) -> None:
@@ -321,8 +332,8 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
 
     def key(*words: str, text: str = FILE) -> Path:
         text += DATA.format(data)
-        corpus = configured(tmp_path, *words, text=text).corpus
-        return load(corpus, tmp_path / "cache").corpus.tokenizer_path
+        given = configured(tmp_path, *words, text=text)
+        return load_of(given, tmp_path / "cache").corpus.tokenizer_path
 
     before = key()
     assert key() == before
@@ -336,10 +347,8 @@ def test_documents_are_of_the_group_that_their_source_names_or_of_none_but_their
     tmp_path: Path,
 ) -> None:
     named = DOCUMENT.replace("text=", "group='abc'[step % 3], text=")
-    of_source = load(
-        configured(tmp_path, text=FILE.replace(DOCUMENT, named)).corpus, tmp_path / "a"
-    )
-    alone = load(configured(tmp_path).corpus, tmp_path / "b").corpus
+    of_source = load_of(configured(tmp_path, text=FILE.replace(DOCUMENT, named)), tmp_path / "a")
+    alone = load_of(configured(tmp_path), tmp_path / "b").corpus
     for split in (of_source.corpus.train, of_source.corpus.validation):
         assert split.groups == ["abc"[int(name.split(":")[1]) % 3] for name in split.names]
     assert alone.train.groups == alone.train.names
@@ -380,6 +389,6 @@ def test_a_mistake_in_a_source_of_the_user_is_one_line(
 def test_an_error_of_a_source_is_one_line(tmp_path: Path, code: str, said: str) -> None:
     with_method, with_document = f"{FILE}\n    {code}\n", FILE.replace(DOCUMENT, code)
     text = with_method if code.startswith("def ") else with_document
-    config = configured(tmp_path, text=text)
+    given = configured(tmp_path, text=text)
     with pytest.raises(UserError, match=said):
-        load(config.corpus, tmp_path / "cache")
+        load_of(given, tmp_path / "cache")

@@ -8,21 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import SMALL, SMALL_TASK, VOCAB, close, imported, refusal, some_tokens, valid
+from small import (
+    SMALL,
+    SMALL_TASK,
+    VOCAB,
+    close,
+    create,
+    experiment_of,
+    imported,
+    plan_of,
+    refusal,
+    some_tokens,
+    valid,
+)
 from small_corpora import random_corpus
 from torch import Tensor, nn
 from trained import ALONE
 
 from lengthgen.config.schema import Config
-from lengthgen.data.objective import objective_of
 from lengthgen.data.windows import IGNORED, Ints, Windows
 from lengthgen.encoder_decoder import spans
 from lengthgen.encoder_decoder.model import CrossBlock
 from lengthgen.encoder_decoder.spans import SPANS, masked_targets, n_masked
 from lengthgen.evaluation import scoring
-from lengthgen.evaluation.plan import plan
 from lengthgen.evaluation.scored_text import Plan
-from lengthgen.model.build import create, with_parts
+from lengthgen.model.build import redesigned
 from lengthgen.training.optim import optimizers_of
 
 SCHEMES = ["nope", "learned_absolute", "rope", "t5", "alibi +scheme.parts.alibi.sides=split"]
@@ -109,7 +119,7 @@ def test_encoder_and_decoder_have_parameters_of_their_own_that_variants_keep() -
     assert not torch.equal(own["parts.t5.table"], own["encoder.parts.t5.table"])
     _, of_scheme, _ = optimizers_of(model, config.train)[0].param_groups
     assert {id(p) for p in of_scheme["params"]} == {id(p) for p in own.values()}
-    other = with_parts(model, config, config.scheme.parts)
+    other = redesigned(model, model.design)
     for name, parameter in other.named_parameters():
         assert torch.equal(parameter, own[name])
 
@@ -221,7 +231,7 @@ def test_a_row_is_the_same_at_every_resume_and_another_in_every_step_and_seed() 
     batch.targets_BT[-1, 20:] = IGNORED  # the end of a document
 
     def rows(seed: int, step: int) -> Windows:
-        objective = objective_of(configured(f"{TEXT} seed={seed}", text=True))
+        objective = experiment_of(configured(f"{TEXT} seed={seed}", text=True)).objective
         return objective.batch(batch, vocab_size=VOCAB, step=step)
 
     first, again, *others = rows(3, 5), rows(3, 5), rows(3, 6), rows(4, 5)
@@ -232,7 +242,7 @@ def test_a_row_is_the_same_at_every_resume_and_another_in_every_step_and_seed() 
 
 @pytest.fixture(scope="module")
 def planned() -> Plan:
-    return plan(configured(f"{TEXT} eval.deduplicate=false", text=True), random_corpus(1, 512))
+    return plan_of(configured(f"{TEXT} eval.deduplicate=false", text=True), random_corpus(1, 512))
 
 
 def text_model() -> Any:

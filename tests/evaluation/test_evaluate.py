@@ -14,8 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import refusal, small_config
-from trained import ALONE, QUIET, rows_of, save_model, with_eval
+from small import create, experiment_of, plan_of, refusal, small_config
+from small_corpora import load_tokens
+from trained import (
+    ALONE,
+    QUIET,
+    evaluate,
+    open_run,
+    rows_of,
+    save_model,
+    train_and_evaluate,
+    with_eval,
+)
 
 import lengthgen
 from lengthgen.config.schema import Config
@@ -25,11 +35,9 @@ from lengthgen.data.windows import Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
+from lengthgen.evaluation.protocols import PROTOCOLS, Cell, Evaluation, cells_of
 from lengthgen.evaluation.rows import loss
-from lengthgen.evaluation.scored_text import Cell, Evaluation
 from lengthgen.files import write_rows
-from lengthgen.model.build import create
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.report import report
 from lengthgen.runs import directory, status
 from lengthgen.terminal import Progress
@@ -40,7 +48,9 @@ def test_the_shortest_length_is_first_and_references_follow_the_headline_from_t_
     config = small_config(*asked, "eval.protocols=[tail,swap,per_position]")
     tail = [("tail", v, n) for n in (8, 16, 24, 64) for v in (None, "window") if v is None or n > 8]
     swap = [("swap", None, 24), ("swap", None, 64)]  # beyond T
-    assert plans.cells(config) == [*tail, *swap, ("per_position", None, 64)]
+    listed = cells_of(config, experiment_of(config).protocols)
+    names = [(cell.protocol.name, cell.variant, cell.length) for cell in listed]
+    assert names == [*tail, *swap, ("per_position", None, 64)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +64,7 @@ def test_endpoints_lie_as_deep_as_documents_allow_and_elsewhere_than_at_reach_it
     corpus: TokenizedCorpus, lengths: list[int], wanted: int, depth: int
 ) -> None:
     config = small_config(f"eval.lengths={lengths}", f"eval.max_context={wanted}")
-    planned = plans.plan(config, corpus)
+    planned = plan_of(config, corpus)
     assert planned.max_context == depth
     said = [line for line in plans.messages(config, planned) if "deep" in line]
     assert len(said) == (depth != wanted)
@@ -75,10 +85,10 @@ def test_documents_that_are_too_short_are_one_error_whose_remedy_works(
     corpus: TokenizedCorpus, requested: list[str]
 ) -> None:
     requested = [*requested, "eval.max_context=16384"]
-    said = refusal(plans.plan, small_config(*requested), corpus)
+    said = refusal(plan_of, small_config(*requested), corpus)
     remedy = re.search(r"; try (.*?)(,? or| \(|$)", said)
     assert remedy is not None
-    plans.plan(small_config(*requested, *remedy[1].split()), corpus)
+    plan_of(small_config(*requested, *remedy[1].split()), corpus)
 
 
 @pytest.fixture
@@ -100,9 +110,9 @@ def total_nats(opened: Evaluation, spans: Sequence[Span], **how: Any) -> float:
 def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     before = rows_of(run_dir / "eval.jsonl")
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir / "eval.jsonl") == before
-    evaluator.evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
+    evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
     added = rows_of(run_dir / "eval.jsonl")[len(before) :]
     assert {row["length"] for row in added} == {8}
     assert {row["endpoints"] for row in rows_of(run_dir / "eval.jsonl")} == {before[0]["endpoints"]}
@@ -110,7 +120,7 @@ def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
 
 def test_what_is_measured_in_bf16_is_rounded_and_stands_apart(run: tuple[Config, Path]) -> None:
     config, run_dir = run
-    evaluator.evaluate(with_eval(config, precision="bf16"), run_dir, ranks=ALONE, show=QUIET)
+    evaluate(with_eval(config, precision="bf16"), run_dir, ranks=ALONE, show=QUIET)
     rows = [row for row in rows_of(run_dir / "eval.jsonl") if row["length"] == 16]
     exact, rounded = (loss([r for r in rows if r["precision"] == p]) for p in ("fp32", "bf16"))
     assert exact != pytest.approx(rounded, rel=1e-6)
@@ -123,7 +133,7 @@ def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]
     for beyond in ("clamp", "wrap"):
         variants = {"mine": {"learned_absolute": {"beyond": beyond}}}
         redefined = with_eval(config.model_copy(update={"variants": variants}), variants=["mine"])
-        rows = evaluator.evaluate(redefined, run_dir, ranks=ALONE, show=QUIET)
+        rows = evaluate(redefined, run_dir, ranks=ALONE, show=QUIET)
         losses.add(loss([row for row in rows if (row["variant"], row["length"]) == ("mine", 64)]))
     assert len(losses - {None}) == 2
 
@@ -144,7 +154,7 @@ def test_a_kept_checkpoint_is_scored_as_a_run_that_ends_there(
     keeping: tuple[Config, Path], finished: Callable[..., Path], cache: Path
 ) -> None:
     config, run_dir = keeping
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept=[125, 500])
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept=[125, 500])
     root = finished("scheme=rope", f"runtime.cache={cache}", *CONSTANT, "train.tokens=512")
     (ended,) = root.glob("rope-*")
     named = {"run": "", "weights": ""}  # which differ
@@ -162,16 +172,16 @@ def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
     config, run_dir = keeping
     before, log = report.terminal([run_dir]), run_dir / "kept.jsonl"
     small = with_eval(config, lengths=[16])
-    evaluator.evaluate(small, run_dir, ranks=ALONE, show=QUIET, kept=[256])
+    evaluate(small, run_dir, ranks=ALONE, show=QUIET, kept=[256])
     first = rows_of(log)
-    every = evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
+    every = evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
     assert rows_of(log)[: len(first)] == first
     assert {row["tokens_seen"] for row in first} == {256}
     keys = ("tokens_seen", "variant", "length", "document")
     assert len({tuple(row[key] for key in keys) for row in every}) == len(every)
     assert {row["tokens_seen"] for row in every} == {128, 256, 512, 1024}
     size = log.stat().st_size
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
     assert log.stat().st_size == size
     assert report.terminal([run_dir]) == before
     key = ["variant", "length"]
@@ -184,10 +194,10 @@ def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
 def test_without_such_a_checkpoint_nothing_is_evaluated(
     keeping: tuple[Config, Path],
 ) -> None:
-    evaluate = partial(evaluator.evaluate, *keeping, ranks=ALONE, show=QUIET)
-    assert "of 128, 256, 512" in refusal(evaluate, kept=[700])
+    evaluated = partial(evaluate, *keeping, ranks=ALONE, show=QUIET)
+    assert "of 128, 256, 512" in refusal(evaluated, kept=[700])
     shutil.rmtree(keeping[1] / "kept")
-    assert "train.keep_checkpoints" in refusal(evaluate, kept="all")
+    assert "train.keep_checkpoints" in refusal(evaluated, kept="all")
     assert not (keeping[1] / "kept.jsonl").exists()
 
 
@@ -196,8 +206,8 @@ def test_positions_are_drawn_from_the_seed_of_the_run(tmp_path: Path, cache: Pat
     config = small_config(*words, f"runtime.root={tmp_path}", f"runtime.cache={cache}")
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
     rows = [row for row in rows_of(run_dir / "eval.jsonl") if row["length"] == 64]
-    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
-    spans = plans.windows(Cell("kerple", None, 64), opened.plan)
+    opened = open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    spans = Cell(PROTOCOLS["kerple"], None, 64).windows(opened.plan)
     nats = [total_nats(opened, spans, seed=seed) for seed in (3, 0)]
     assert math.fsum(row["nats"] for row in rows) == pytest.approx(nats[0], rel=1e-9)
     assert abs(nats[0] - nats[1]) > 1e-3
@@ -208,9 +218,9 @@ def test_a_swap_is_the_mean_over_texts_of_three_documents(tmp_path: Path, cache:
     words += ["corpus.documents=60", f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
     config = small_config(*words)
     run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    opened = evaluator.open_run(config, run_dir, ranks=ALONE, show=QUIET)
-    spans = plans.windows(Cell("swap", None, 64), opened.plan)
-    texts = evaluator.replacements("swap", opened.plan, seed=0)
+    opened = open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    spans = Cell(PROTOCOLS["swap"], None, 64).windows(opened.plan)
+    texts = evaluator.replacements(PROTOCOLS["swap"], opened.plan, seed=0)
     nats = [total_nats(opened, spans, seed=0, replace=text) for text in texts]
     assert len({*nats}) == 3
     mean = math.fsum(row["nats"] for row in rows_of(run_dir / "eval.jsonl"))
@@ -221,11 +231,11 @@ def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path
     config, run_dir = run
     whole = (run_dir / "eval.jsonl").read_bytes()
     with status.run_lock(run_dir, "eval"):
-        evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
+        evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
         (run_dir / "eval.jsonl").unlink()
         with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):
-            evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+            evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert (run_dir / "eval.jsonl").read_bytes() == whole
 
 
@@ -242,7 +252,7 @@ def test_a_loss_that_is_not_finite_is_named_kept_and_shown_as_infinite(
         next(model.norm.parameters()).fill_(scale)
     save_model(run_dir, model, config, step=9)
     show = Progress(is_main=True, file=(screen := io.StringIO()))
-    rows = evaluator.evaluate(config, run_dir, ranks=ALONE, show=show)
+    rows = evaluate(config, run_dir, ranks=ALONE, show=show)
     assert f"tail 16: the loss is {kind} in {n} of 2 documents\n" in screen.getvalue()
     assert [row["nats"] for row in rows].count(None) == n
     assert loss([row for row in rows if row["length"] == 16]) == math.inf
@@ -252,8 +262,8 @@ def test_a_loss_that_is_not_finite_is_named_kept_and_shown_as_infinite(
 def test_nonoverlap_refuses_lengths_that_would_score_other_tokens(corpus: TokenizedCorpus) -> None:
     config = small_config("eval.lengths=[16,24]", "eval.protocols=[nonoverlap]")
     with pytest.raises(UserError, match=r"24 does not divide the 64 tokens"):
-        plans.plan(config, corpus)
-    plans.plan(small_config("eval.lengths=[16,24]"), corpus)
+        plan_of(config, corpus)
+    plan_of(small_config("eval.lengths=[16,24]"), corpus)
 
 
 def test_packed_text_has_a_row_for_each_endpoint(tmp_path: Path, cache: Path) -> None:
@@ -261,8 +271,8 @@ def test_packed_text_has_a_row_for_each_endpoint(tmp_path: Path, cache: Path) ->
         *("corpus.packed=true", "eval.endpoints=7", "eval.protocols=[tail,swap,nonoverlap]"),
         *(f"runtime.root={tmp_path}", f"runtime.cache={cache}"),
     )
-    corpus = corpora.load(config.corpus, cache_dir=cache, say=QUIET.say)
-    planned = plans.plan(config, corpus)
+    corpus = load_tokens(config.corpus, cache_dir=cache, say=QUIET.say)
+    planned = plan_of(config, corpus)
     ends = sorted(end for _, end in planned.endpoints)
     assert len(ends) == 7
     assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.max_context == 64
@@ -275,11 +285,11 @@ def test_packed_text_has_a_row_for_each_endpoint(tmp_path: Path, cache: Path) ->
 def test_a_scheme_that_cannot_take_a_reference_variant_says_why(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     config = with_eval(config, reference_variants=["ntk"], lengths=[16])  # nothing rotates here
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     [row] = [row for row in rows_of(run_dir / "eval.jsonl") if row["variant"] == "ntk"]
     assert "ntk acts on rotated queries and keys" in row["skipped"]
     before = rows_of(run_dir / "eval.jsonl")
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert rows_of(run_dir / "eval.jsonl") == before
 
 
@@ -292,7 +302,7 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
     whole = set(lines)
     for kept in range(0, len(lines), 7):
         log.write_text("".join(lines[:kept]) + lines[kept][:30])
-        evaluator.evaluate(config, log.parent, ranks=ALONE, show=QUIET)
+        evaluate(config, log.parent, ranks=ALONE, show=QUIET)
         assert set(log.read_text().splitlines(keepends=True)) == whole
 
 
@@ -312,10 +322,10 @@ def test_a_kill_loses_one_long_window_at_most(tmp_path: Path, cache: Path) -> No
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluator.evaluate(config, run_dir, ranks=ALONE, show=Killed(is_main=False))
+        evaluate(config, run_dir, ranks=ALONE, show=Killed(is_main=False))
     assert log.read_text().splitlines(keepends=True) == whole[:5]
     before = log.stat().st_size
-    evaluator.evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
     assert log.read_text()[:before] == "".join(whole[:5])
     assert log.read_text().splitlines(keepends=True) == whole
 
@@ -326,7 +336,7 @@ def test_code_that_was_edited_since_is_named(run: tuple[Config, Path]) -> None:
     def said() -> str:
         out = io.StringIO()
         with Progress(is_main=True, file=out) as show:
-            evaluator.evaluate(config, run_dir, ranks=ALONE, show=show)
+            evaluate(config, run_dir, ranks=ALONE, show=show)
         return out.getvalue()
 
     assert "has changed" not in said()
@@ -343,7 +353,7 @@ def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache:
     for together in ([[name] for name in names], [names]):
         (run_dir / "eval.jsonl").unlink(missing_ok=True)
         for asked in together:
-            evaluator.evaluate(with_eval(config, protocols=asked), run_dir, ranks=ALONE, show=QUIET)
+            evaluate(with_eval(config, protocols=asked), run_dir, ranks=ALONE, show=QUIET)
         rows = rows_of(run_dir / "eval.jsonl")
         runs.append({(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows})
     alone, shared = runs
@@ -355,7 +365,7 @@ def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache:
 
 def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) -> None:
     config = small_config("eval.endpoints=6", "eval.endpoints_per_document=10")
-    clean = plans.plan(config, corpus)
+    clean = plan_of(config, corpus)
     assert clean.repeated == 0
     [leaked, *_] = clean.endpoints
     held_out = corpus.validation.document(leaked.document)
@@ -366,11 +376,11 @@ def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) 
         groups=[*corpus.train.groups, "leaked"],
     )
     leaky = replace(corpus, train=seen, fingerprint="1" * 64)
-    planned = plans.plan(config, leaky)
+    planned = plan_of(config, leaky)
     assert leaked.document not in {e.document for e in planned.endpoints}
     assert len(planned.endpoints) == 6
     assert 0.1 < planned.repeated < 1
     message = f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs"
     assert any(line.startswith(message) for line in plans.messages(config, planned))
     with pytest.raises(UserError, match="the training split has tokens of every span of"):
-        plans.plan(config, replace(leaky, validation=seen, train=seen, fingerprint="2" * 64))
+        plan_of(config, replace(leaky, validation=seen, train=seen, fingerprint="2" * 64))

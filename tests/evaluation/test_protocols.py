@@ -11,19 +11,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small import small_config
-from small_corpora import corpus_of, files, split_of
-from trained import ALONE, QUIET, save_model
+from small import create, experiment_of, plan_of, small_config
+from small_corpora import corpus_of, files, load_tokens, split_of
+from trained import ALONE, QUIET, evaluate, save_model
 
 from lengthgen.config.schema import Config
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span, targets_of
-from lengthgen.evaluation import evaluator, plan, protocols, rows
-from lengthgen.evaluation.protocols import PROTOCOLS
+from lengthgen.evaluation import evaluator, protocols, rows
+from lengthgen.evaluation.protocols import PROTOCOLS, Cell
 from lengthgen.evaluation.rows import loss as loss_of
-from lengthgen.evaluation.scored_text import Cell, Plan
-from lengthgen.model.build import create
+from lengthgen.evaluation.scored_text import Plan
 from lengthgen.model.transformer import Transformer
 
 LETTERS = "abcd"
@@ -64,11 +62,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     (root / "text/train/a.txt").write_text("dcba" * 50)
     (root / "text/validation/b.txt").write_text(TEXT)
     text = files(root / "text", tokenizer="bytes", vocab_size=257)
-    config = small_config(
+    words = (
         *("eval.lengths=[16,32,96]", "eval.max_context=96", "eval.targets=4", "eval.endpoints=1"),
         f"eval.protocols=[{','.join([*PROTOCOLS, 'sliding-8', 'sliding-1'])}]",
         *("eval.blocks=1", "eval.exact_targets=2", f"runtime.root={root}"),
-    ).model_copy(update={"corpus": text})
+    )
+    config = small_config(*words).model_copy(update={"corpus": text})
+    config = experiment_of(config).config  # with the arguments of the source
     corpus = loaded(config)
     tokens = corpus.validation.document(0).tolist()
     ids = {letter: tokens[TEXT.index(letter)] for letter in LETTERS}
@@ -76,7 +76,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     make_unigram(model, {ids[letter]: p for letter, p in P.items()})
     config.run_dir.mkdir(parents=True)
     save_model(config.run_dir, model, config, step=config.train.steps)
-    every = evaluator.evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
+    every = evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in every:
         rows.setdefault((row["protocol"], row["length"]), []).append(row)
@@ -84,7 +84,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 def loaded(config: Config) -> TokenizedCorpus:
-    return corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
+    return load_tokens(config.corpus, cache_dir=config.runtime.cache_dir, say=QUIET.say)
 
 
 def mean_nats(scored: Sequence[int]) -> float:
@@ -141,8 +141,8 @@ def test_without_far_text_or_another_document_the_reason_is_said(measured: Measu
     assert lengths == {32, 96}  # text within T is never altered
     config = small_config("eval.lengths=[16,24,25,64]", "eval.protocols=[tail,swap]")
     corpus = loaded(config)
-    planned, model = plan.plan(config, corpus), create(config, vocab_size=corpus.vocab_size)
-    cells = {n: Cell("swap", None, n) for n in (24, 25, 64)}
+    planned, model = plan_of(config, corpus), create(config, vocab_size=corpus.vocab_size)
+    cells = {n: Cell(PROTOCOLS["swap"], None, n) for n in (24, 25, 64)}
     said = {n: evaluator.undefined(cell, model.scheme, planned) for n, cell in cells.items()}
     assert str(said[24]).startswith("of windows of up to 24 tokens, no token lies further than T")
     assert said[25] is said[64] is None

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import hidden, small_config, small_model
+from small import hidden, plan_of, small_config, small_model
+from small_corpora import load_tokens
 from trained import ALONE, QUIET
 
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span
-from lengthgen.evaluation import evaluator, plan, scoring
-from lengthgen.evaluation.scored_text import Cell, Nats, Plan
+from lengthgen.evaluation import evaluator, scoring
+from lengthgen.evaluation.protocols import PROTOCOLS, Cell, named
+from lengthgen.evaluation.scored_text import Nats, Plan
 from lengthgen.evaluation.scoring import Replace, shared
 from lengthgen.model.transformer import Transformer
 
@@ -24,7 +25,7 @@ VOCAB = 50  # of small_model
 
 @pytest.fixture(scope="module")
 def planned(corpus: TokenizedCorpus) -> Plan:
-    return plan.plan(small_config("eval.endpoints=6"), corpus)
+    return plan_of(small_config("eval.endpoints=6"), corpus)
 
 
 def model_of(
@@ -51,8 +52,8 @@ def score(
 
 
 def all_spans(protocol: str, planned: Plan) -> list[Span]:
-    cells = [Cell(protocol, None, length) for length in (16, 32, 64)]
-    return [span for cell in cells for span in plan.windows(cell, planned)]
+    cells = [Cell(named(protocol), None, length) for length in (16, 32, 64)]
+    return [span for cell in cells for span in cell.windows(planned)]
 
 
 def nats_alone(model: Transformer, span: Span, corpus: TokenizedCorpus) -> Nats:
@@ -94,7 +95,7 @@ def replacement(kind: str, planned: Plan) -> Replace:
     """Returns the first replacement of far text, of two documents, with T = 8."""
     two = (Endpoint(0, 80), Endpoint(1, 80))
     planned = replace(planned, endpoints=two, train_length=8)
-    return evaluator.replacements(kind, planned, seed=0)[0]
+    return evaluator.replacements(PROTOCOLS[kind], planned, seed=0)[0]
 
 
 def recorded_calls(model: Transformer) -> list[np.ndarray]:
@@ -130,11 +131,11 @@ def test_far_text_is_altered_and_t_tokens_before_each_target_are_not(
 
 def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
     config = small_config("eval.endpoints=9", "eval.protocols=[swap]", "corpus.documents=60")
-    planned = plan.plan(config, corpora.load(config.corpus, cache_dir=tmp_path, say=QUIET.say))
-    spans = plan.windows(Cell("swap", None, 64), planned)
+    planned = plan_of(config, load_tokens(config.corpus, cache_dir=tmp_path, say=QUIET.say))
+    spans = Cell(PROTOCOLS["swap"], None, 64).windows(planned)
     documents = {span.document for span in spans}
     assert len(documents) > 3
-    assert len(evaluator.replacements("swap", planned, seed=0)) == 3
+    assert len(evaluator.replacements(PROTOCOLS["swap"], planned, seed=0)) == 3
     for n in (1, 2, 3):  # each document gives as often as it takes
         given = {span.document: evaluator.donor(span, n, planned).document for span in spans}
         assert {*given.values()} == {*given}
@@ -146,10 +147,10 @@ def test_documents_take_text_of_three_others(tmp_path: Path) -> None:
 
 def test_shuffles_are_three_different_orders(corpus: TokenizedCorpus) -> None:
     config = small_config("eval.protocols=[shuffle]")
-    planned = plan.plan(config, corpus)
-    [span, *_] = plan.windows(Cell("shuffle", None, 64), planned)
+    planned = plan_of(config, corpus)
+    [span, *_] = Cell(PROTOCOLS["shuffle"], None, 64).windows(planned)
     model = model_of(corpus)
     calls = recorded_calls(model)
-    for replaced in evaluator.replacements("shuffle", planned, seed=0):
+    for replaced in evaluator.replacements(PROTOCOLS["shuffle"], planned, seed=0):
         score(model, [span], corpus, replaced=replaced)
     assert len({call.tobytes() for call in calls}) == 3

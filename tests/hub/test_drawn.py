@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from small import SMALL
+from small import SMALL, experiment_of
 
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.hub import imported
-from lengthgen.model.build import build_model
 from lengthgen.runs import checkpoints, directory
 
 pytestmark = pytest.mark.slow
@@ -165,7 +164,7 @@ def differs(
         if without is not None:
             without.undo()
     config = directory.load_config(run_dir)
-    ours = build_model(config, vocab_size=0)
+    ours = experiment_of(config).build(vocab_size=0)
     ours.load_state_dict(checkpoints.final(config, run_dir).weights)
     longest = config.train.length * (1 if plain["model_type"] in ENDS else 2)
     for length in (7, config.train.length, longest):

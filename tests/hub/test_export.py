@@ -18,21 +18,18 @@ import yaml
 from commands import Shell, here
 from hub_stub import Quiet, serving
 from parts import SLOPE
-from small import close, config_of, refusal, small_config
-from trained import ALONE, QUIET
+from small import close, experiment_of, refusal, small_config
+from small_corpora import load_tokens
+from trained import ALONE, QUIET, open_run, train_and_evaluate
 
-from lengthgen.config import plugins
-from lengthgen.config.schema import Config, to_plain
-from lengthgen.data import corpora
+from lengthgen.config.schema import Config, drafted, to_plain
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator
+from lengthgen.experiment import of_run
 from lengthgen.hub.card import to_share
 from lengthgen.hub.exported import load
 from lengthgen.hub.folder import export
 from lengthgen.model.build import generator_of
-from lengthgen.pipeline import config_of as config_of_run
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints, status
 from lengthgen.runs.directory import load_config
 
@@ -82,7 +79,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
 
 
 def exported(config: Config, folder: Path) -> Path:
-    read = config_of_run(config.run_dir, {})
+    kept = [config.run_dir / f"plugins/{digest}.py" for digest in config.plugins]
+    read = of_run(config.run_dir, plugins=kept)
     return export(read, config.run_dir, folder, license=None, say=QUIET.say)
 
 
@@ -107,7 +105,8 @@ def test_nothing_is_copied_that_a_link_beside_the_plugins_points_to(
     kept.with_name("other.py").symlink_to(secret)
     kept.unlink()
     kept.symlink_to(secret)
-    folder = export(config, root / config.run_id, tmp_path / "model", license=None, say=QUIET.say)
+    given = experiment_of(config)
+    folder = export(given, root / config.run_id, tmp_path / "model", license=None, say=QUIET.say)
     (copied,) = (folder / "plugins").iterdir()
     assert copied.read_text() == SLOPE.format(slope=0.25)
 
@@ -141,7 +140,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     assert plain["model_type"] == kind
     if name in ("interpolated", "stretched"):  # transformers would warn of it
         assert "original_max_position_embeddings" not in plain["rope_parameters"]
-    opened = evaluator.open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
+    opened = open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
     torch.set_num_threads(1)  # how sums are divided rounds them
     model, corpus = opened.model.requires_grad_(False), opened.plan.corpus
     tokenizer = read_tokenizer(corpus.tokenizer_path)
@@ -153,7 +152,6 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     text = tokenizer.decode(ids)
     *theirs, ours = re.findall(r"```python\n(.*?)```", card_of(Path("model")), re.DOTALL)
     assert len(theirs) == (name != "plugin")
-    monkeypatch.setattr(plugins, "_GIVEN", {})  # as in another process
     if name == "plugin":  # whose code runs if the caller names it, as the lines do
         (code,) = Path("model/plugins").iterdir()
         assert code.read_text() == SLOPE.format(slope=0.25)
@@ -212,7 +210,7 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
     card, about = card_of(folder), about_of(folder)
     assert about["config"].keys() == {"seed", "scheme", "variants", "model", "corpus", "train"}
     assert str(run.runtime.root) not in card + json.dumps(about)
-    corpus = corpora.load(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
+    corpus = load_tokens(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
     assert re.search(r"\| rope +\| +1 \|( *\d+\.\d+ \|)+", card)
     assert f"# {run.run_id}\n" in card
     assert "trained at length T = 16 with the positional scheme `rope`" in card
@@ -233,7 +231,7 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
 def test_what_is_shared_of_a_configuration_names_no_folder_of_this_machine(tmp_path: Path) -> None:
     corpus = f"corpus.path=[{tmp_path}/a,{tmp_path}/b] corpus.tokenizer={tmp_path}/t.json".split()
     base = f"train.init_from={tmp_path}/base"
-    shared = to_share(to_plain(config_of("corpus=files", "corpus.name=mine", *corpus, base)))
+    shared = to_share(to_plain(drafted(["corpus=files", "corpus.name=mine", *corpus, base])))
     shown = {key: shared[key] for key in ("scheme", "model", "corpus", "train")}
     assert str(tmp_path) not in json.dumps(shown)
     assert (shared["corpus"]["path"], shared["train"]["init_from"]) == (["a", "b"], "base")

@@ -14,20 +14,18 @@ import tokenizers
 import torch
 from commands import here, run
 from safetensors.torch import load_file, save_file
-from small import SMALL, close, refusal
-from small_corpora import write
+from small import SMALL, close, experiment_of, refusal, varied
+from small_corpora import load_tokens, write
 from torch import Tensor
 from trained import rows_of
 
 from lengthgen.config import compose
-from lengthgen.data import corpora
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported
 from lengthgen.hub.exported import load
 from lengthgen.hub.families import Read, read
 from lengthgen.hub.folder import export
 from lengthgen.hub.reference import reference
-from lengthgen.model.build import build_model, with_parts
 from lengthgen.model.kv_cache import forward_cached, why_uncached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory
@@ -132,7 +130,7 @@ def run_of(folder: Path, *words: str, length: int | None = None) -> Path:
 def our_model(run_dir: Path) -> Transformer:
     config = directory.load_config(run_dir)
     assert config.run_id == run_dir.name
-    model = build_model(config, vocab_size=0)
+    model = experiment_of(config).build(vocab_size=0)
     model.load_state_dict(checkpoints.final(config, run_dir).weights)
     return model.eval()
 
@@ -173,7 +171,7 @@ def test_an_imported_model_has_the_logits_of_its_family_decodes_them_and_goes_ba
     close(cache.logits_BV, wanted[T][:, -1], atol=1e-5)
     if name in ROUND:
         config = directory.load_config(run_dir)
-        folder = export(config, run_dir, tmp_path / "again", license=None, say=print)
+        folder = export(experiment_of(config), run_dir, tmp_path / "again", license=None, say=print)
         again = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
         assert type(again) is type(theirs)
         close(logits(again, some_tokens(T)), wanted[T], atol=1e-6)
@@ -185,7 +183,7 @@ def test_interpolation_of_an_interpolated_model_scales_again(save: Callable[...,
     twice = their_model("llama linear", **rope("linear", factor=4.0))
     run_dir = run_of(save(theirs))
     ours, config = our_model(run_dir), directory.load_config(run_dir)
-    ours.scheme = with_parts(ours, config, config.variant("pi"))
+    ours.scheme = varied(ours, config, "pi")
     for model, length in ((theirs, 7), (theirs, T), (twice, 2 * T)):
         close(logits(ours, some_tokens(length)), logits(model, some_tokens(length)), atol=1e-5)
 
@@ -219,7 +217,7 @@ def test_rows_beyond_the_ids_and_a_bos_token_are_kept(save: Callable[..., Path])
     tokenizer.save(str(folder / "tokenizer.json"))
     run_dir = run_of(folder)
     config = directory.load_config(run_dir)
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=print)
+    corpus = load_tokens(config.corpus, cache_dir=config.runtime.cache_dir, say=print)
     assert (corpus.vocab_size, corpus.bos_id) == (tokenizer.get_vocab_size(), 0)
     assert our_model(run_dir).embedding.num_embeddings == V + 16 > corpus.vocab_size
 

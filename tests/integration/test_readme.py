@@ -16,8 +16,8 @@ from small import MEASURED_AT_T, SMALL
 from lengthgen import __version__
 from lengthgen.config import study
 from lengthgen.config.compose import choices, compose
-from lengthgen.config.schema import from_overrides, from_plain
-from lengthgen.pipeline import validate
+from lengthgen.config.schema import from_plain
+from lengthgen.experiment import resolve, resolved
 
 DOCS = {
     str(path.relative_to(ROOT / "docs")): path.read_text(encoding="utf-8")
@@ -153,7 +153,7 @@ def test_commands_that_need_the_network_compose() -> None:
     trained = [words[2:] for words in asked if words[1] == "train"]
     assert len(trained) >= 2
     for words in trained:
-        validate(from_plain(compose(words, config_dir=None)))
+        resolved(from_plain(compose(words, config_dir=None)))
 
 
 def names(page: str, heading: str) -> list[str]:
@@ -182,7 +182,7 @@ def test_the_sweeps_that_pages_of_results_name_are_grids_of_runs() -> None:
         overrides = [word for word in words if re.match(r"[\w.]+=", word)]
         points = study.expand(overrides, config_dir=None)
         assert len({tuple(point) for point in points}) == len(points) > 1, words
-        assert validate(from_overrides(points[0], config_dir=None, plugins=[])), words
+        assert resolve(points[0]), words
 
 
 def letters(text: str) -> str:

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import VOCAB, hidden, small_config
+from small import VOCAB, create, experiment_of, hidden, small_config
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
-from trained import ALONE, QUIET, take_steps, weights_of
+from trained import ALONE, QUIET, take_steps, train_and_evaluate, weights_of
 
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.files import read_rows
 from lengthgen.model import kernels
-from lengthgen.model.build import create
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.schemes import AttentionContext, ModelDims, Part, Scheme
 from lengthgen.training.step import fresh_state
 
@@ -58,8 +56,9 @@ def test_activation_checkpointing_changes_no_bit(scheme: str, corpus: TokenizedC
     nats, weights = list[list[float]](), list[dict[str, Tensor]]()
     for recomputed in (False, True):
         words = ("runtime.micro_batch=3", f"runtime.activation_checkpointing={recomputed}")
-        config = small_config(f"scheme={scheme}", *words)
-        state = fresh_state(config, create(config, vocab_size=corpus.vocab_size), device=CPU)
+        experiment = experiment_of(small_config(f"scheme={scheme}", *words))
+        config, model = experiment.config, experiment.create(vocab_size=corpus.vocab_size)
+        state = fresh_state(config, experiment.objective, model, device=CPU)
         nats.append(take_steps(state, TrainingWindows(corpus, config.train.length), n=2))
         weights.append(state.model.state_dict())
     assert nats[0] == nats[1]

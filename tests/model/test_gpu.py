@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from small import small_config
+from small import create, small_config, varied
 from torch import Tensor
+from trained import state_of
 
 from lengthgen.config import compose
 from lengthgen.model import kernels
-from lengthgen.model.build import create, generator_of, with_parts
+from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE, Ranks
-from lengthgen.training.step import Batch, Loss, MicroBatch, fresh_state, launch_step, loss_of
+from lengthgen.training.step import Batch, Loss, MicroBatch, launch_step, loss_of
 
 FP32, BF16 = 5e-4, 2e-2
 T, VOCAB = 128, 64
@@ -58,7 +59,7 @@ def model_of(scheme: str, variant: str | None, *more: str) -> Transformer:
             parameter += 0.3 * torch.rand(parameter.shape)
         model.scheme.clamp_parameters()
     if variant is not None:
-        model.scheme = with_parts(model, config, config.variant(variant))
+        model.scheme = varied(model, config, variant)
     return model
 
 
@@ -193,8 +194,7 @@ def micro_batch(device: str) -> MicroBatch:
 @on_devices(["rope", "sinusoidal", "t5", "alibi", "nope", "kerple"], here=[])
 def test_steps_between_two_looks_do_not_wait_for_the_gpu(device: str, case: str) -> None:
     config = small_config(f"scheme={case}", "train.precision=bf16", "runtime.compile=false")
-    model = create(config, vocab_size=VOCAB)
-    state = fresh_state(config, model, device=torch.device(device))
+    state = state_of(config, vocab_size=VOCAB, device=torch.device(device))
     loss, batch = loss_of(state, ranks=ALONE), Batch([micro_batch(device)], 2 * T)
     launch_step(state, batch, ranks=ALONE, loss=loss)
     torch.cuda.set_sync_debug_mode("error")
@@ -207,8 +207,8 @@ def test_steps_between_two_looks_do_not_wait_for_the_gpu(device: str, case: str)
 @on_devices(["kerple"], here=["kerple"])
 def test_a_group_of_one_process_changes_no_gradient(device: str, case: str) -> None:
     config = small_config(f"scheme={case}", f"train.length={T}", f"train.batch_tokens={T}")
-    model = create(config, vocab_size=VOCAB)
-    state, micro = fresh_state(config, model, device=torch.device(device)), micro_batch(device)
+    micro = micro_batch(device)
+    state = state_of(config, vocab_size=VOCAB, device=torch.device(device))
     store = torch.distributed.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)

@@ -6,11 +6,10 @@ import re
 
 import pytest
 import torch
-from small import VOCAB, close, config_of, context, small_config, small_model, some_tokens
+from small import VOCAB, close, context, create, small_config, small_model, some_tokens
 
 from lengthgen.config.compose import choices, describe
-from lengthgen.model.build import create
-from lengthgen.model.transformer import Transformer
+from lengthgen.experiment import resolve
 
 MODELS = choices("model", config_dir=None)
 
@@ -19,9 +18,9 @@ MODELS = choices("model", config_dir=None)
 def test_model_sizes_are_those_their_yaml_says(name: str) -> None:
     said = re.match(r"([\d.]+)M parameters without the embedding", describe(MODELS[name]))
     assert said is not None
-    config = config_of(f"model={name}")
+    experiment = resolve([f"model={name}"])
     with torch.device("meta"):
-        network = Transformer(config, vocab_size=0)
+        network = experiment.build(vocab_size=0)
     n = sum(parameter.numel() for parameter in network.parameters())
     assert n / 1e6 == pytest.approx(float(said[1]), rel=0.05)
 

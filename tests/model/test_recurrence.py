@@ -4,10 +4,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import VOCAB, close, context, det, dims, layer_of, small_config, small_model, some_tokens
+from small import (
+    VOCAB,
+    close,
+    context,
+    create,
+    det,
+    dims,
+    layer_of,
+    small_config,
+    small_model,
+    some_tokens,
+)
 from torch import Tensor
 
-from lengthgen.model.build import create
 from lengthgen.model.recurrent import Memory, RecurrentTransformer
 from lengthgen.schemes import AttentionContext, logits
 from lengthgen.schemes.relative.transformer_xl import TransformerXl

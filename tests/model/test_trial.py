@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import refusal, small_config
-from trained import ALONE, QUIET
+from small import create, experiment_of, refusal, small_config, varied
+from trained import ALONE, QUIET, train_and_evaluate
 
 from lengthgen.config.schema import Config
-from lengthgen.model.build import create, with_parts
 from lengthgen.model.trial import try_out
-from lengthgen.pipeline import train_and_evaluate
 
 HEAD = """
 import torch
@@ -94,12 +92,17 @@ def config_of(path: Path, body: str, *overrides: str) -> Config:
     return small_config("scheme=nope", "+scheme.parts.mine={}", *overrides, plugins=[path])
 
 
+def tried(config: Config) -> None:
+    model = create(config, vocab_size=12)
+    try_out(model, config, experiment_of(config).evaluated_variants)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_hook_is_one_line(tmp_path: Path, fault: str) -> None:
     body, *words = fault.split(" | ")
     words += ["train.precision=bf16", "eval.lengths=[16,200]"]
     config = config_of(tmp_path / "mine.py", body, *words)
-    said = refusal(try_out, create(config, vocab_size=12), config)
+    said = refusal(tried, config)
     assert re.search(rf"^scheme\.parts\.mine.*{FAULTS[fault]}", said)
 
 
@@ -114,7 +117,7 @@ def test_a_part_without_fault_changes_no_model(tmp_path: Path, body: str, length
     model = create(config, vocab_size=12)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     scheme = model.scheme
-    try_out(model, config)
+    try_out(model, config, experiment_of(config).evaluated_variants)
     assert model.scheme is scheme
     for name, parameter in model.named_parameters():
         assert parameter.grad is None
@@ -145,7 +148,7 @@ def test_a_fault_under_a_variant_is_one_line(tmp_path: Path) -> None:
         variant = ["+variants.two={mine:{k:2}}", "eval.variants=[two]"]
         (tmp_path / "mine.py").write_text(f"{HEAD}    {body}\n")
         config = small_config("scheme=nope", words, *variant, plugins=[tmp_path / "mine.py"])
-        said = refusal(try_out, create(config, vocab_size=12), config)
+        said = refusal(tried, config)
         assert said.startswith("scheme.parts.mine: ZeroDivisionError: ")
 
 
@@ -155,7 +158,7 @@ def test_random_numbers_of_a_buffer_are_the_same_under_a_variant(tmp_path: Path)
     body += "    def bias(self, c): return self.drawn[c.distance().long()]"
     config = config_of(tmp_path / "mine.py", body, "eval.variants=[logn]")
     model = create(config, vocab_size=12)
-    scheme = with_parts(model, config, config.variant("logn"))
+    scheme = varied(model, config, "logn")
     for name, drawn in model.scheme.named_buffers():
         assert torch.equal(drawn, scheme.get_buffer(name))
 

@@ -8,13 +8,12 @@ from functools import cache
 
 import pytest
 import torch
-from small import VOCAB, hidden, is_shift_invariant, small_config, small_model, some_tokens
+from small import VOCAB, create, hidden, is_shift_invariant, small_config, small_model, some_tokens
 from small_corpora import random_corpus
 from torch import Tensor
 
 from lengthgen.data.windows import Endpoint
 from lengthgen.model.attention import attend
-from lengthgen.model.build import create
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes import attention, bias, position, receptive_field
 from lengthgen.probes.base import ProbeInputs, ProbeText

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import Shell
 from repository import example
-from small import small_config
+from small import experiment_of, small_config
 from trained import QUIET
 
 from lengthgen.files import read_rows, write_rows
@@ -32,7 +32,7 @@ def run_dir(own: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 def probed(run_dir: Path, *names: str, change: str = "") -> dict[str, str]:
     """Runs the probes named, all if none is, with a change of the configuration."""
     words = [*WORDS, f"runtime.root={run_dir.parent}", *[change] * bool(change)]
-    return probes.probe(small_config(*words), run_dir, probes.build(names), QUIET)
+    return probes.probe(experiment_of(small_config(*words)), run_dir, probes.build(names), QUIET)
 
 
 def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path) -> None:
@@ -91,7 +91,9 @@ def test_a_variant_that_was_redefined_is_probed_again(run_dir: Path, shell: Shel
     for width in (0.5, 1.0):
         window = {"window": {"width": width, "sinks": 0}}
         redefined = config.model_copy(update={"variants": {"window": window}})
-        summaries = probes.probe(redefined, run_dir, probes.build(["attention"]), QUIET)
+        summaries = probes.probe(
+            experiment_of(redefined), run_dir, probes.build(["attention"]), QUIET
+        )
         found.append(summaries["attention + window"])
     assert found[0] != found[1]
     assert shell.run("report", root, "--out", "report").code == 0

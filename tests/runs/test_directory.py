@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import small_config
+from small import experiment_of, small_config
 
 from lengthgen.data import corpora
 from lengthgen.errors import UserError
@@ -73,8 +73,9 @@ def test_the_first_start_says_of_what_a_run_is_made_and_later_ones_nothing(
 
 
 def test_a_run_of_other_tokens_is_refused(tmp_path: Path, corpus: corpora.TokenizedCorpus) -> None:
-    config = small_config(f"runtime.cache={tmp_path}/cache")
-    directory.load_corpus(config, tmp_path, say=print)
+    experiment = experiment_of(small_config(f"runtime.cache={tmp_path}/cache"))
+    config, source = experiment.config, experiment.source
+    directory.load_corpus(config, source, tmp_path, say=print)
     write_rows(tmp_path / "env.json", [{"run": config.run_id, "fingerprint": "0" * 64}])
     with pytest.raises(UserError, match="has changed since this run began"):
-        directory.load_corpus(config, tmp_path, say=print)
+        directory.load_corpus(config, source, tmp_path, say=print)

@@ -18,6 +18,7 @@ from small import (
     VOCAB,
     bare_call,
     close,
+    create,
     det,
     dims,
     hidden,
@@ -31,7 +32,6 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from lengthgen.model.attention import attend
-from lengthgen.model.build import create
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.content.asentmax import Asentmax, entmax15

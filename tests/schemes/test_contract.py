@@ -12,6 +12,7 @@ from repository import example
 from small import (
     close,
     context,
+    create,
     every_scheme,
     hidden,
     is_shift_invariant,
@@ -20,13 +21,13 @@ from small import (
     small_model,
     some_qkv,
     some_tokens,
+    varied,
 )
 from torch import Tensor
 
 from lengthgen.config.compose import choices
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, eager, sdpa_by_blocks
-from lengthgen.model.build import create, with_parts
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import AttentionContext, registry
@@ -223,7 +224,7 @@ def test_bf16_evaluates_decodes_and_trains_every_variant_of_a_scheme(name: str) 
         model.scheme = own
         if variant is not None:
             try:
-                model.scheme = with_parts(model, config, config.variant(variant))
+                model.scheme = varied(model, config, variant)
             except UserError:  # it is not for this scheme
                 continue
         with torch.no_grad():

@@ -6,11 +6,10 @@ from pathlib import Path
 import torch
 from repository import example
 from small import SMALL
-from trained import ALONE, QUIET
 
-from lengthgen.config.schema import from_overrides
+from lengthgen import pipeline
+from lengthgen.experiment import resolve
 from lengthgen.files import read_rows
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.runs import checkpoints
 
 
@@ -21,13 +20,13 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     scheme.write_text(example("my_conf/scheme/my_bias.yaml"))
     words = [*SMALL, "scheme=my_bias", "train.tokens=512", "scheme.parts.my_bias.start=0.001"]
     words += [f"runtime.root={tmp_path}/runs"]
-    config = from_overrides(words, config_dir=tmp_path / "conf", plugins=[plugin])
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    experiment = resolve(words, config_dir=tmp_path / "conf", plugins=[plugin])
+    run_dir = pipeline.train(experiment)
     rows = read_rows(run_dir / "eval.jsonl")
     skipped = {row["length"]: row.get("skipped") for row in rows}
     assert skipped == {16: None, **dict.fromkeys((32, 64), "my_table has 16 rows")}
     assert all(math.isfinite(row["nats"]) and row["nats"] > 0 for row in rows if row["n_tokens"])
-    saved = checkpoints.newest(run_dir, run=config.run_id)
+    saved = checkpoints.newest(run_dir, run=experiment.run_id)
     assert saved is not None
     r = saved.weights["scheme.parts.my_bias.r1"]
     assert (r.shape, bool((r >= torch.tensor(0.01)).all())) == ((4, 1, 1), True)

@@ -7,15 +7,13 @@ from typing import Any, Literal
 import pytest
 import torch
 from repository import published
-from small import close, config_of, context, dims, small_config, small_model, some_tokens
+from small import close, context, create, dims, small_config, small_model, some_tokens
 from torch import Tensor
 
 from lengthgen import schemes
-from lengthgen.config.schema import TaskCorpus
-from lengthgen.data.sources import source_of
 from lengthgen.data.tokenizer import given_tokenizer
 from lengthgen.errors import UserError
-from lengthgen.model.build import create
+from lengthgen.experiment import resolve
 from lengthgen.schemes import AttentionContext
 from lengthgen.schemes.absolute.abacus import Abacus
 from lengthgen.schemes.absolute.alignment import Aligned
@@ -86,7 +84,7 @@ def test_learned_rows_continue_past_t_as_they_say(beyond: str, want: list[float]
 def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
     words = ["+scheme.parts.alibi.beyond=extend", "scheme.layers=[[rope],[alibi],[]]"]
     asked, shape = small_config("scheme=rope", *words).scheme, dims(n_layers=5, n_heads=4)
-    built = schemes.build(asked.parts, layers=asked.layers, shape=shape)
+    built = schemes.design(asked.parts, layers=asked.layers, shape=shape).build()
     acting = [(len(layer.qk), len(layer.bias)) for layer in built.layers]
     assert acting == [(1, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
 
@@ -274,12 +272,11 @@ def test_every_defined_length_has_a_row_for_each_token(make: Callable[[], Aligne
 
 
 def test_a_model_gives_the_part_the_places_that_its_task_says() -> None:
-    config = config_of("scheme=abacus", "task=addition_reversed", "model=tiny")
-    assert isinstance(config.corpus, TaskCorpus)
-    tokenizer = given_tokenizer(config.corpus, source_of(config.corpus))
+    experiment = resolve(["scheme=abacus", "task=addition_reversed", "model=tiny"])
+    tokenizer = given_tokenizer(experiment.config.corpus, experiment.source)
     assert tokenizer is not None
     bos = tokenizer.get_vocab_size() - 1
-    model = create(config, vocab_size=bos + 1).eval()
+    model = experiment.create(vocab_size=bos + 1).eval()
     texts = {"12+345=753\n": [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 0]}
     texts["345+12=753\n"] = [3, 2, 1, 0, 2, 1, 0, 1, 2, 3, 0]
     tokens = torch.tensor([[bos, *tokenizer.encode(text).ids] for text in texts])

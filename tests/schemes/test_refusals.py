@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
-from small import dims, refusal, small_config, valid
+from small import dims, refusal, small_config, smaller, valid
 
 from lengthgen.config.compose import choices, load
 from lengthgen.errors import UserError
-from lengthgen.schemes import build
+from lengthgen.schemes import ModelDims, design
 
 SHIPPED: dict[str, dict[str, Any]] = {}  # the arguments of every part in the package's YAML files
 for group in ("variant", "scheme"):
@@ -79,6 +79,10 @@ for name in [*NOT_IN_SEGMENTS.split(), "logn", "temperature"]:
     REFUSED[f"{name}, {RECURRENT}"] = f"in segments, and {name} needs all of it, or places in it"
 
 
+def built(parts: dict[str, dict[str, Any]], shape: ModelDims) -> None:
+    design(parts, layers=None, shape=shape).build()
+
+
 @pytest.mark.parametrize("asked", REFUSED)
 def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> None:
     names, _, sizes = asked.partition(" | ")
@@ -88,7 +92,7 @@ def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> No
         name: {**SHIPPED.get(name, {}), **(arguments or {})}
         for name, arguments in yaml.safe_load(f"{{{names}}}").items()
     }
-    assert re.search(REFUSED[asked], refusal(build, parts, layers=None, shape=shape))
+    assert re.search(REFUSED[asked], refusal(built, parts, shape))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_parts_that_cannot_be_honoured_are_refused_in_one_line(asked: str) -> No
 )  # fmt: skip
 def test_a_scheme_that_cannot_be_honoured_is_refused(words: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        small_config(*words.split())
+        valid(smaller(*words.split()))
 
 
 @pytest.mark.parametrize(

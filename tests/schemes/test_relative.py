@@ -119,7 +119,7 @@ class Carrying(LayerState):
 def test_a_layer_moves_the_state_by_its_own_weights(grad: bool, n_last: int | None) -> None:
     part, tokens, added = Carrying(SHAPE), some_tokens(TWO_BLOCKS), []
     plain = small_model("nope")
-    model = StateTransformer(small_config("scheme=nope"), vocab_size=VOCAB)
+    model = StateTransformer(small_config("scheme=nope"), plain.design, vocab_size=VOCAB)
     model.load_state_dict(plain.state_dict())
     model.scheme = Scheme({"carrying": part}, layers=None, n_layers=2)
     model = model.double().eval()

@@ -16,11 +16,15 @@ from torch import Tensor
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.compose import choices, load
-from lengthgen.config.schema import Config, ModelDims, from_overrides, from_plain, to_plain
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import Config, ModelDims, from_plain, to_plain
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.model.build import create, generator_of, with_parts
+from lengthgen.evaluation.plan import plan
+from lengthgen.evaluation.scored_text import Plan
+from lengthgen.experiment import Experiment, resolve, resolved
+from lengthgen.model.build import generator_of, redesigned
 from lengthgen.model.transformer import Transformer
-from lengthgen.pipeline import validate
 from lengthgen.schemes import AttentionContext, LayerHooks, Part, Scheme
 from lengthgen.schemes.content.layer_state import LayerState, StateContext
 
@@ -46,6 +50,7 @@ MEASURED_AT_T = [w for w in SMALL if not w.startswith(("eval.len", "eval.max_con
 FRESH = "train.init_from=null"  # the runs that a study begins with are not here
 CHOICES = ("scheme=", "model=", "corpus=", "task=", "train=", "study=")
 VOCAB = 50
+GIVEN: dict[str, Plugin] = {}  # to small_config, by digest
 
 
 def smaller(*overrides: str, usual: Sequence[str] = SMALL) -> list[str]:
@@ -66,14 +71,16 @@ def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     words = [word.removeprefix("+") for word in overrides if word not in chosen]
     if not words and not plugins:
         return base
-    plain = to_plain(base) | {"plugins": plugin_files.give(plugins)}
+    files = plugin_files.read(plugins)
+    GIVEN.update({plugin.digest: plugin for plugin in files})
+    plain = to_plain(base) | {"plugins": [plugin.digest for plugin in files]}
     for key, value in compose.values(words).items():
         *sections, name = key.split(".")
         inner: Any = plain
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[name] = value
-    return validate(from_plain(plain))
+    return resolved(from_plain(plain), files).config
 
 
 @cache
@@ -82,17 +89,39 @@ def _composed(*chosen: str) -> Config:
     if name not in choices("scheme", config_dir=None):
         return valid([*SMALL, *chosen])
     scheme = compose.defaults()["scheme"] | load("scheme", name)
-    return validate(from_plain(to_plain(_composed()) | {"scheme": scheme}))
+    return resolved(from_plain(to_plain(_composed()) | {"scheme": scheme})).config
 
 
 def config_of(*words: str, config_dir: Path | None = None) -> Config:
     """Returns the configuration of a command line without plugins."""
-    return from_overrides(words, config_dir=config_dir, plugins=[])
+    return resolve(words, config_dir=config_dir).config
 
 
 def valid(words: Sequence[str]) -> Config:
-    """Returns the configuration of a command line, checked as before training."""
-    return validate(config_of(*words))
+    return config_of(*words)
+
+
+def experiment_of(config: Config) -> Experiment:
+    """Returns the experiment of a configuration, whose plugins small_config was given."""
+    return resolved(config, tuple(GIVEN[digest] for digest in config.plugins))
+
+
+def create(config: Config, *, vocab_size: int) -> Transformer:
+    """Returns the model of a configuration with its first weights."""
+    return experiment_of(config).create(vocab_size=vocab_size)
+
+
+def varied(model: Transformer, config: Config, variant: str) -> Scheme:
+    """Returns the scheme under a variant, with the model's parameters."""
+    of_eval = config.eval.model_copy(update={"variants": [variant]})
+    (design,) = experiment_of(config.model_copy(update={"eval": of_eval})).evaluated_variants
+    return redesigned(model, design)
+
+
+def plan_of(config: Config, corpus: TokenizedCorpus) -> Plan:
+    """Returns what a configuration scores of a corpus."""
+    experiment = experiment_of(config)
+    return plan(config, experiment.protocols, experiment.objective, corpus)
 
 
 def every_scheme() -> list[tuple[str, str | None]]:
@@ -121,7 +150,7 @@ def small_model(
             parameter += 0.3 * torch.rand(parameter.shape, generator=generator)
         model.scheme.clamp_parameters()
     if variant is not None:
-        model.scheme = with_parts(model, config, config.variant(variant))
+        model.scheme = varied(model, config, variant)
     return model.to(dtype).eval()
 
 

@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from small import VOCAB, config_of
+from small import VOCAB
 
 from lengthgen.config import schema
+from lengthgen.config.schema import drafted
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.sources import Document
+from lengthgen.experiment import Experiment
 
 TEXTS = {
     "plain.txt": "the cat sat on the mat, and the mat was flat\n" * 30,
@@ -37,7 +39,7 @@ def files(path: Path | str | Sequence[Path], **changes: object) -> schema.Corpus
 
 def shipped(*words: str) -> schema.Corpus:
     """Returns the corpus of a configuration."""
-    return config_of(*words, "train.precision=fp32").corpus
+    return drafted([*words, "train.precision=fp32"]).corpus
 
 
 def synthetic(**changes: int) -> schema.Corpus:
@@ -49,7 +51,7 @@ def synthetic(**changes: int) -> schema.Corpus:
 
 def read_all(corpus: schema.Corpus) -> tuple[list[Document], list[Document]]:
     """Returns the documents of training and of validation."""
-    source = sources.source_of(corpus)
+    source, corpus = sources.source_of(corpus)
     train = [*sources.documents(corpus, source, held_out=False)]
     return train, [*sources.documents(corpus, source, held_out=True)]
 
@@ -76,7 +78,34 @@ class Loaded(NamedTuple):
 
 def load(corpus: schema.Corpus, cache_dir: Path) -> Loaded:
     said: list[str] = []
-    return Loaded(corpora.load(corpus, cache_dir=cache_dir, say=said.append), said)
+    return Loaded(load_tokens(corpus, cache_dir=cache_dir, say=said.append), said)
+
+
+def load_of(experiment: Experiment, cache_dir: Path) -> Loaded:
+    """Returns the corpus of an experiment, whose source may be a plugin's."""
+    said: list[str] = []
+    corpus, source = experiment.config.corpus, experiment.source
+    return Loaded(corpora.load(corpus, source, cache_dir=cache_dir, say=said.append), said)
+
+
+def load_tokens(
+    corpus: schema.Corpus,
+    *,
+    cache_dir: Path,
+    say: Callable[[str], None],
+    fingerprint: str | None = None,
+    with_training: bool = True,
+) -> TokenizedCorpus:
+    """Returns a corpus as `corpora.load` does, from its configuration alone."""
+    source, _ = sources.source_of(corpus)
+    return corpora.load(
+        corpus,
+        source,
+        cache_dir=cache_dir,
+        say=say,
+        fingerprint=fingerprint,
+        with_training=with_training,
+    )
 
 
 def given(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:

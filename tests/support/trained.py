@@ -1,20 +1,25 @@
 """What runs leave behind, and the processes that they are."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from small import experiment_of
 from torch import Tensor
 
-from lengthgen.config.schema import Config, from_plain, to_plain
+from lengthgen import pipeline
+from lengthgen.config.schema import Config, stored, to_plain
 from lengthgen.data.windows import TrainingWindows
+from lengthgen.evaluation.evaluator import Kept
+from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.files import read_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints
-from lengthgen.runs.distributed import ALONE
+from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training.step import State, batch_of, check_finite, launch_step, loss_of
+from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
 
 QUIET = Progress(is_main=False)
 CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds")  # what no two runs have in common
@@ -61,7 +66,43 @@ def with_eval(config: Config, **changed: Any) -> Config:
     """Returns the configuration with other values of eval.*."""
     plain = to_plain(config)
     plain["eval"].update(changed)
-    return from_plain(plain)
+    return stored(plain)
+
+
+def train(config: Config) -> Path:
+    """Trains and evaluates as `lengthgen train` does."""
+    return pipeline.train(experiment_of(config))
+
+
+def train_and_evaluate(config: Config, *, ranks: Ranks = ALONE, show: Progress = QUIET) -> Path:
+    return pipeline.train_and_evaluate(experiment_of(config), ranks=ranks, show=show)
+
+
+def evaluate(
+    config: Config,
+    run_dir: Path,
+    *,
+    ranks: Ranks = ALONE,
+    show: Progress = QUIET,
+    kept: Kept = (),
+    seconds: float = math.inf,
+) -> list[dict[str, Any]]:
+    return pipeline.evaluate(
+        experiment_of(config), run_dir, ranks=ranks, show=show, kept=kept, seconds=seconds
+    )
+
+
+def state_of(config: Config, *, vocab_size: int, device: torch.device) -> State:
+    """Returns the state of a model before its first step."""
+    experiment = experiment_of(config)
+    model = experiment.create(vocab_size=vocab_size)
+    return fresh_state(experiment.config, experiment.objective, model, device=device)
+
+
+def open_run(
+    config: Config, run_dir: Path, *, ranks: Ranks = ALONE, show: Progress = QUIET
+) -> Evaluation:
+    return experiment_of(config).opened(run_dir, say=show.say).trained(ranks=ranks, show=show)
 
 
 def save_model(run_dir: Path, model: Transformer, config: Config, *, step: int) -> None:

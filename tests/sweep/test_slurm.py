@@ -49,7 +49,7 @@ def locally(root: Path, cache: Path, *overrides: str) -> Path:
     """Returns the directory of a run that nothing interrupted, in this process."""
     words = ("train.tokens=1024", "runtime.threads=1", *overrides)
     [point] = swept(root, cache, *words, plugins=[TELLING])
-    return pipeline.train(point.config)
+    return pipeline.train(point.experiment)
 
 
 def finished(cluster: Cluster, *submitted: Point) -> None:

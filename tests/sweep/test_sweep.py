@@ -13,7 +13,7 @@ from repository import ROOT
 from slurm_cluster import begun
 from small import MEASURED_AT_T, SMALL, refusal, smaller
 
-from lengthgen.config import schema
+from lengthgen.experiment import resolve
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
@@ -77,7 +77,7 @@ def test_the_command_of_a_point_makes_the_same_run_from_any_folder(
         assert (program, name) == ("lengthgen", "train")
         assert rest[-4::2] == ["--config-dir", "--plugin"]
         config_dir, plugin = map(Path, rest[-3::2])
-        again = schema.from_overrides(rest[:-4], config_dir=config_dir, plugins=[plugin])
+        again = resolve(rest[:-4], config_dir=config_dir, plugins=[plugin])
         assert again.run_id == point.run_id
 
 

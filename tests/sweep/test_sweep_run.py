@@ -9,9 +9,8 @@ from commands import Ran, here
 from repository import PYTHONPATH, TELLING
 from slurm_cluster import begun
 from small import small_config, smaller
-from trained import assert_same_bits, is_alive
+from trained import assert_same_bits, is_alive, train
 
-from lengthgen import pipeline
 from lengthgen.runs.status import Status
 from lengthgen.sweep import local
 from lengthgen.sweep.grid import points
@@ -140,7 +139,7 @@ def test_ctrl_c_stops_a_run_that_the_same_command_ends_with_its_bits(
     assert (last.code, column(last, "state")) == (0, ["done"])
     assert "resuming after step 5" in (log.parent / "console.txt").read_text()
     alone = small_config("scheme=rope", f"runtime.root={tmp_path}/alone", plugins=[TELLING])
-    assert_same_bits(log.parent, pipeline.train(alone))
+    assert_same_bits(log.parent, train(alone))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from frames import eval_row
 from small import MEASURED_AT_T, refusal, small_config, smaller
 
 from lengthgen.config import compose
-from lengthgen.config.schema import from_plain, to_plain
+from lengthgen.config.schema import stored, to_plain
 from lengthgen.files import write_rows
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
@@ -181,7 +181,7 @@ def test_each_scheme_takes_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (t5.train.lr, t5.train.scheme_lr_ratio) == (0.008, 16.0)
     assert rope.run_id == small_config("scheme=rope", "train.lr=2e-3").run_id
     assert rope.train.tuned == tmp_path / "tuned.yaml"
-    assert from_plain(to_plain(rope)) == rope
+    assert stored(to_plain(rope)) == rope
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 import torch
 from commands import here
-from small import SMALL_TASK, refusal, small_model, smaller, valid
-from trained import ALONE, QUIET, with_eval
+from small import SMALL_TASK, experiment_of, plan_of, refusal, small_model, smaller, valid, varied
+from small_corpora import load_tokens
+from trained import ALONE, QUIET, evaluate, open_run, train_and_evaluate, with_eval
 
 from lengthgen.config.schema import Config
-from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, TrainingWindows, train_batch
 from lengthgen.errors import UserError
-from lengthgen.evaluation import evaluator, plan
-from lengthgen.evaluation.scored_text import Evaluation
+from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.files import read_rows
 from lengthgen.generation import continuation
-from lengthgen.model.build import with_parts
-from lengthgen.pipeline import train_and_evaluate
 from lengthgen.tasks.decoding import greedy
 from lengthgen.tasks.objective import ANSWERS
 
@@ -44,7 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(config: Config, cache: Path) -> TokenizedCorpus:
-    return corpora.load(config.corpus, cache_dir=cache, say=lambda message: None)
+    return load_tokens(config.corpus, cache_dir=cache, say=lambda message: None)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +87,7 @@ def test_an_answer_is_wrong_where_it_first_differs(
     said: str, nats: float, first_wrong: Any, hits: Any, stops: bool, corpus: TokenizedCorpus
 ) -> None:
     config, split = configured(), corpus.validation
-    planned, end = plan.plan(config, corpus), int(corpus.validation.tokens[-1])
+    planned, end = plan_of(config, corpus), int(corpus.validation.tokens[-1])
 
     def predicted(document: int, n: int) -> int:
         assert split.examples is not None
@@ -104,6 +101,8 @@ def test_an_answer_is_wrong_where_it_first_differs(
         return int(wrong.get(said, right))
 
     about: dict[str, Any] = {"weights": "", "tokens_seen": 0, "ranks": ALONE, "show": QUIET}
+    about |= {"cells": [], "designs": {}, "run_dir": Path()}
+    about["objective"] = experiment_of(config).objective
     evaluation = Evaluation(config=config, plan=planned, model=NO_MODEL, scheme=NO_MODEL, **about)
     for length in config.eval.lengths:
         spans = ANSWERS.windows(length, planned)
@@ -119,10 +118,10 @@ def test_an_answer_is_wrong_where_it_first_differs(
 
 
 def test_a_window_too_short_for_an_example_has_a_remedy_that_works(corpus: TokenizedCorpus) -> None:
-    said = refusal(plan.plan, configured("train.length=6", "train.batch_tokens=48"), corpus)
+    said = refusal(plan_of, configured("train.length=6", "train.batch_tokens=48"), corpus)
     assert "the longest training example of copy has 8 tokens; set train.length=8" in said
     remedied = configured(*said.partition("; set ")[2].split())
-    assert plan.plan(remedied, corpus).examples
+    assert plan_of(remedied, corpus).examples
 
 
 def test_a_task_all_of_whose_prompts_are_held_out_says_so(root: Path) -> None:
@@ -177,7 +176,7 @@ def rows_of(run_dir: Path, variant: str | None = None) -> dict[int, dict[str, An
 def decoded(run: Run, folder: Path, *, n: int = N) -> Path:
     """Returns a copy of the run of which n tests of each length are decoded."""
     run_dir = Path(shutil.copytree(run.run_dir, folder / run.run_dir.name))
-    evaluator.evaluate(with_eval(run.config, decode=n), run_dir, ranks=ALONE, show=QUIET)
+    evaluate(with_eval(run.config, decode=n), run_dir, ranks=ALONE, show=QUIET)
     return run_dir
 
 
@@ -187,10 +186,10 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
     copying: Run, tmp_path: Path, variant: str | None
 ) -> None:
     config, _ = copying
-    opened = evaluator.open_run(config, copying.run_dir, ranks=ALONE, show=QUIET)
+    opened = open_run(config, copying.run_dir, ranks=ALONE, show=QUIET)
     model, corpus = opened.model, opened.plan.corpus
     if variant is not None:
-        model.scheme = with_parts(model, config, config.variant(variant))
+        model.scheme = varied(model, config, variant)
     assert model.scheme.depends_on_length == (variant is not None)
     outcomes, end = set[bool](), int(corpus.validation.tokens[-1])
     run_dir, before = decoded(copying, tmp_path), rows_of(copying.run_dir, variant)
@@ -216,7 +215,7 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
     assert outcomes == {True, False}
     log = (run_dir / "eval.jsonl").read_bytes()
     for n in (0, 1, N):  # as many are decoded
-        evaluator.evaluate(with_eval(copying.config, decode=n), run_dir, ranks=ALONE, show=QUIET)
+        evaluate(with_eval(copying.config, decode=n), run_dir, ranks=ALONE, show=QUIET)
     assert (run_dir / "eval.jsonl").read_bytes() == log
 
 

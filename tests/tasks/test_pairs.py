@@ -71,7 +71,7 @@ def config(tasks_txt: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def rule(config: Config) -> Task:
-    return task_of(corpus_of(config))
+    return task_of(corpus_of(config).task)[0]
 
 
 def n_words(text: str) -> int:
@@ -91,7 +91,7 @@ def test_words_have_own_characters_that_texts_are_spelt_by(rule: Task, tmp_path:
         assert rule.detokenize(short) == f"{asked} = {done}"
     reordered = written(tmp_path / "other.txt", dict(reversed(scan().items())))
     reordered.write_bytes(b"\xef\xbb\xbf" + reordered.read_bytes())  # as Notepad writes
-    other = task_of(corpus_of(composed(reordered)))
+    other, _ = task_of(corpus_of(composed(reordered)).task)
     assert other.tokenize(" ".join(words)) == "".join(signs.values())
 
 
@@ -108,7 +108,7 @@ def test_an_example_is_a_pair_of_the_file_with_so_many_words_in_its_answer(rule:
 
 
 def test_training_has_the_lengths_up_to_l_and_no_prompt_of_the_tests(config: Config) -> None:
-    source, L = source_of(config.corpus), corpus_of(config).task.length
+    (source, _), L = source_of(config.corpus), corpus_of(config).task.length
     train, tests = ([*source.read(held_out=held_out)] for held_out in (False, True))
     there = set(map(n_words, scan().values()))
     assert {document.length for document in train} == {n for n in there if n <= L == 25}
@@ -130,7 +130,7 @@ def test_a_changed_file_has_another_source_and_its_path_is_stored_whole(
     for name, pairs in (("a", FEW), ("b", FEW), ("c", FEW | {"run": "RUN"})):
         corpus = corpus_of(composed(written(Path(name), pairs), *SHORT))
         assert corpus.task.arguments["path"] == str(tmp_path / name)
-        hashes.append(source_of(corpus).data_key())
+        hashes.append(source_of(corpus)[0].data_key())
     assert hashes[0] == hashes[1] != hashes[2]
 
 
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_used_is_one_line(
 def test_lengths_without_answers_have_no_commonest_one(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", {"a": "b", "c": "d d d"})
     words = ("task.length=1", "task.longest=3", "eval.lengths=[1,2,3]")
-    rule = task_of(corpus_of(composed(path, *words)))
+    rule, _ = task_of(corpus_of(composed(path, *words)).task)
     assert commonest(rule, [1, 2, 3]) == 1
     assert commonest(rule, [2]) == 0
 

@@ -16,11 +16,10 @@ from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.registry import construct
-from lengthgen.config.schema import TaskSpec, from_overrides
-from lengthgen.data import sources
+from lengthgen.config.schema import TaskSpec
 from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
-from lengthgen.pipeline import validate
+from lengthgen.experiment import resolve
 from lengthgen.tasks import END, Task, registry
 from lengthgen.tasks.objective import commonest
 from lengthgen.tasks.scratchpad import Step, format_steps
@@ -457,16 +456,16 @@ def test_a_mistake_in_a_task_of_the_user_is_one_line(tmp_path: Path, rule: str, 
     write(tmp_path, {"interleave.py": rule, "conf/task/interleave.yaml": YAML})
     conf, plugins = tmp_path / "conf", [tmp_path / "interleave.py"] if rule else []
     with pytest.raises(UserError, match=said):
-        validate(from_overrides(["task=interleave"], config_dir=conf, plugins=plugins))
+        resolve(["task=interleave"], config_dir=conf, plugins=plugins)
 
 
 def test_an_error_that_few_examples_meet_names_the_line_of_the_task(tmp_path: Path) -> None:
     rare = FILE.replace('f"{text}="', 'f"{text}=" if random.random() > 0.1 else {}["rare"]')
     write(tmp_path, {"interleave.py": rare, "conf/task/interleave.yaml": YAML})
     conf, plugins = tmp_path / "conf", [tmp_path / "interleave.py"]
-    corpus = from_overrides(["task=interleave"], config_dir=conf, plugins=plugins).corpus
+    source = resolve(["task=interleave"], config_dir=conf, plugins=plugins).source
     with pytest.raises(UserError, match=r"task.kind: Interleave raised KeyError.*leave.py, line "):
-        list(sources.source_of(corpus).read(held_out=False))
+        list(source.read(held_out=False))
 
 
 def test_ids_run_backwards_up_to_the_end_of_a_prompt_whatever_it_is() -> None:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import close, small_config
-from trained import rows_of, weights_of
+from small import close, create, small_config
+from small_corpora import load_tokens
+from trained import rows_of, train, weights_of
 
-from lengthgen import pipeline
 from lengthgen.config.schema import Config, InitFrom
-from lengthgen.data import corpora
 from lengthgen.errors import UserError
-from lengthgen.model.build import create
+from lengthgen.experiment import of_run
 from lengthgen.runs import status
 from lengthgen.training import init_from
 
@@ -31,7 +30,7 @@ def config_of(base: Path, *more: str) -> Config:
 def begun(config: Config) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Returns the weights that training begins with, and what was said."""
     said: list[str] = []
-    corpus = corpora.load(config.corpus, cache_dir=config.runtime.cache_dir, say=said.append)
+    corpus = load_tokens(config.corpus, cache_dir=config.runtime.cache_dir, say=said.append)
     model = create(config, vocab_size=corpus.vocab_size)
     assert isinstance(config.train.init_from, InitFrom)
     init_from.load_weights(model, config.train.init_from, corpus, say=said.append)
@@ -57,12 +56,12 @@ def test_another_scheme_begins_with_the_network_alone(base: Path) -> None:
 def test_training_goes_on_from_the_loss_reached_and_needs_the_base_no_more(base: Path) -> None:
     losses = [row["train/loss"] for row in rows_of(base / "train.jsonl")]
     config = config_of(base, "scheme=t5", "train.lr=1e-6", "train.length=32")
-    run_dir = pipeline.train(config)
+    run_dir = train(config)
     assert rows_of(run_dir / "train.jsonl")[0]["train/loss"] < losses[-1] + 0.2
     assert losses[0] > losses[-1] + 0.4  # of random weights
     shutil.rmtree(base)
-    (config,) = pipeline.configs_of([run_dir], {"eval.lengths": [32, 64, 128]})
-    assert config.run_id == run_dir.name
+    again = of_run(run_dir, {"eval.lengths": [32, 64, 128]})
+    assert again.run_id == run_dir.name
 
 
 def test_a_run_is_named_by_its_first_weights_not_by_their_place(
@@ -79,7 +78,7 @@ def test_a_run_is_named_by_its_first_weights_not_by_their_place(
 
 def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) -> None:
     root = f"runtime.root={base.parent}"
-    second = pipeline.train(small_config("scheme=t5", "seed=2", "eval.lengths=[16]", root))
+    second = train(small_config("scheme=t5", "seed=2", "eval.lengths=[16]", root))
     first, other = (config_of(r, "scheme=t5", f"seed={n}") for n, r in ((1, base), (2, second)))
     assert first.run_id.split("-")[-1] != other.run_id.split("-")[-1]
     assert first.recipe == other.recipe != small_config("scheme=t5").recipe
@@ -112,7 +111,7 @@ def test_what_a_run_cannot_begin_with_is_refused(base: Path, more: list[str], te
 def test_a_run_that_is_unfinished_or_of_other_tokens_or_has_changed_is_refused(base: Path) -> None:
     config = config_of(base, "scheme=t5", "corpus.alphabet=17")
     with pytest.raises(UserError, match=r"was trained on other tokens than this corpus .*; give"):
-        pipeline.train(config)
+        train(config)
     assert not config.run_dir.exists()
     config = config_of(base, "scheme=t5")
     shutil.rmtree(status.checkpoint_folders(base)[-1])

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from small import small_config
+from small import create, small_config
 from torch import Tensor
 
 from lengthgen.config.compose import choices
-from lengthgen.model.build import create
 from lengthgen.training.optim import optimizers_of, set_rates
 
 SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 30

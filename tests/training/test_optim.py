@@ -1,11 +1,10 @@
 """Parameter groups and the schedule."""
 
 import pytest
-from small import VOCAB, small_config, some_tokens
+from small import VOCAB, create, small_config, some_tokens
 
 from lengthgen.config import compose
 from lengthgen.config.compose import choices
-from lengthgen.model.build import create
 from lengthgen.training.optim import lr_at, optimizers_of, set_rates
 
 

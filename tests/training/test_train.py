@@ -16,20 +16,26 @@ import pytest
 import torch
 from commands import here, run, train_words
 from repository import TELLING
-from small import SMALL, SMALL_TASK, close, small_config, valid
+from small import SMALL, SMALL_TASK, close, create, experiment_of, plan_of, small_config, valid
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from trained import QUIET, assert_same_bits, newest_checkpoint, rows_of, take_steps, weights_of
+from trained import (
+    QUIET,
+    assert_same_bits,
+    newest_checkpoint,
+    rows_of,
+    take_steps,
+    train,
+    weights_of,
+)
 
-from lengthgen import pipeline
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, UserError
 from lengthgen.evaluation.validation import validator
 from lengthgen.files import read_rows
-from lengthgen.model.build import create
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
 from lengthgen.runs.distributed import ALONE, Ranks
@@ -144,7 +150,7 @@ def test_two_processes_compute_what_was_lost_bit_for_bit(tmp_path: Path, cache: 
 
 
 def in_process(root: Path, cache: Path, *more: str) -> Path:
-    return pipeline.train(small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more))
+    return train(small_config(f"runtime.root={root}", f"runtime.cache={cache}", *more))
 
 
 def test_a_finished_run_computes_what_was_lost_bit_for_bit(tmp_path: Path, cache: Path) -> None:
@@ -183,7 +189,7 @@ def test_every_dropout_acts_once_in_a_step(asked: str) -> None:
     for layer in (m for m in model.modules() if isinstance(m, Dropout)):
         calls[layer] = 0
         layer.register_forward_pre_hook(lambda layer, _: calls.update([layer]))
-    try_out(model, config)
+    try_out(model, config, ())
     assert {*calls.values()} == {1}
 
 
@@ -191,7 +197,7 @@ def test_validation_changes_nothing_and_resumed_runs_have_it(
     tmp_path: Path, cache: Path, corpus: TokenizedCorpus
 ) -> None:
     config = small_config("train.val_every=3", f"runtime.root={tmp_path}", f"runtime.cache={cache}")
-    run_dir, plain = pipeline.train(config), in_process(tmp_path / "plain", cache)
+    run_dir, plain = train(config), in_process(tmp_path / "plain", cache)
     assert run_dir.name == plain.name
     rows = rows_of(run_dir / "train.jsonl")
     losses = {row["train/step"]: {k: row.pop(k) for k in [*row] if "val" in k} for row in rows}
@@ -202,11 +208,12 @@ def test_validation_changes_nothing_and_resumed_runs_have_it(
     assert losses[8].keys() == {"val/loss@16", "val/loss@64"}
     before = rows_of(run_dir / "train.jsonl")
     shutil.rmtree(newest_checkpoint(run_dir))
-    pipeline.train(config)
+    train(config)
     assert rows_of(run_dir / "train.jsonl") == before
     model = create(config, vocab_size=corpus.vocab_size)
     model.load_state_dict(weights_of(run_dir))
-    validate = validator(config, corpus, ranks=ALONE)
+    objective, planned = experiment_of(config).objective, plan_of(config, corpus)
+    validate = validator(config, objective, planned, ranks=ALONE)
     assert validate is not None
     assert validate(model) == losses[8]
     assert 1 < losses[8]["val/loss@64"] < losses[3]["val/loss@64"]
@@ -218,7 +225,9 @@ def stepping(corpus: TokenizedCorpus) -> tuple[Config, Any]:
 
 
 def state_of(config: Config) -> State:
-    return fresh_state(config, create(config, vocab_size=257), device=CPU)
+    experiment = experiment_of(config)
+    model = experiment.create(vocab_size=257)
+    return fresh_state(config, experiment.objective, model, device=CPU)
 
 
 @pytest.mark.parametrize("words", [(), ("model.dropout=0.3",)])
@@ -301,10 +310,12 @@ def test_all_micro_batches_of_a_step_have_one_draw(stepping: tuple[Config, Any])
 
 
 def test_fewer_windows_than_processes_are_refused(tmp_path: Path, corpus: TokenizedCorpus) -> None:
-    config = small_config("train.batch_tokens=32", f"runtime.root={tmp_path}")
-    three, model = Ranks(rank=0, world_size=3, local_rank=0), create(config, vocab_size=257)
+    of = experiment_of(small_config("train.batch_tokens=32", f"runtime.root={tmp_path}"))
+    three, model = Ranks(rank=0, world_size=3, local_rank=0), of.create(vocab_size=257)
     with pytest.raises(UserError, match=r"train\.batch_tokens=32: 2 windows of 16 .* 3 processes"):
-        trainer.train(config, corpus, model, CPU, ranks=three, show=QUIET, log=print)
+        trainer.train(
+            of.config, of.objective, corpus, model, CPU, ranks=three, show=QUIET, log=print
+        )
 
 
 def test_steps_are_clipped_updates_of_adamw_at_their_rates(corpus: TokenizedCorpus) -> None:

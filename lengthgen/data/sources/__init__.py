@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from lengthgen.config import registry as classes
 from lengthgen.config import schema
+from lengthgen.config.plugins import Plugin
 from lengthgen.config.sections import arguments
 
 Say = Callable[[str], None]
@@ -35,15 +36,16 @@ class Source(ABC):
     tokenizer_every = 1  # a BPE is trained on one in so many training documents
     characters: str | None = None  # of all texts, in ASCII, for corpus.tokenizer=characters
 
-    @classmethod
-    def of(cls, corpus: schema.Corpus) -> Self:
-        """Builds the source of a corpus. Raises UserError for arguments that do not fit."""
-        return classes.construct(cls, corpus.arguments, where="corpus")
+    alignment_ids: Callable[[Sequence[int]], list[int]] | None = None  # of a text's tokens
 
     @classmethod
-    def typed(cls, corpus: schema.Corpus) -> schema.Corpus:
-        """Returns the corpus with its arguments in their types, and with their defaults."""
-        return corpus.model_copy(update=arguments(cls, corpus.arguments, where="corpus"))
+    def of(cls, corpus: schema.Corpus, plugins: Sequence[Plugin]) -> tuple[Self, schema.Corpus]:
+        """Builds the source of a corpus, and types the arguments of the latter, with defaults.
+
+        Raises UserError for arguments that do not fit.
+        """
+        held = arguments(cls, corpus.arguments, where="corpus")
+        return classes.construct(cls, held, where="corpus"), corpus.model_copy(update=held)
 
     def check(self) -> None:  # noqa: B027
         """Raises UserError for what can be seen at once not to be readable."""
@@ -61,7 +63,7 @@ class Source(ABC):
         return "reading documents"
 
 
-def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
+def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
     """Returns the sources by name: those of this directory, of rooms beside the core, of plugins.
 
     Raises UserError for a plugin that fails, and for two sources of one name.
@@ -70,15 +72,16 @@ def registry(plugins: Sequence[str] = ()) -> dict[str, type[Source]]:
     return contributed | classes.registered(classes.modules_of(__name__, __path__), Source, plugins)
 
 
-def kind_of(corpus: schema.Corpus) -> type[Source]:
-    """Returns the class of a corpus's source. Raises UserError for a name that is none."""
-    plugins, key = corpus.plugins, "corpus.source"
-    return classes.chosen(corpus.source, registry(plugins), plugins, what="source", where=key)
+def source_of(
+    corpus: schema.Corpus, plugins: Sequence[Plugin] = ()
+) -> tuple[Source, schema.Corpus]:
+    """Returns the source of a corpus, and the corpus with its arguments in their types.
 
-
-def source_of(corpus: schema.Corpus) -> Source:
-    """Builds the source of a corpus. Raises UserError for a mistake in name or arguments."""
-    return kind_of(corpus).of(corpus)
+    Raises UserError for a mistake in name or arguments.
+    """
+    known, key = registry(plugins), "corpus.source"
+    kind = classes.chosen(corpus.source, known, plugins, what="source", where=key)
+    return kind.of(corpus, plugins)
 
 
 def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Iterator[Document]:

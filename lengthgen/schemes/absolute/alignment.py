@@ -4,14 +4,11 @@ Parts that read them are oracles: upper bounds of what a scheme can do without.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, Part
-
-AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 before the text
+from lengthgen.schemes.base import AlignmentIds, AttentionContext, Part
 
 
 def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:
@@ -23,7 +20,7 @@ class Aligned(Part, ABC):
     """Adds rows of a table by the alignment ids of the configured task; row 0 without one."""
 
     needs_whole_text = True
-    alignment_ids: AlignmentIds | None = None
+    reads_alignment = True
     table: nn.Parameter
 
     @abstractmethod

@@ -1,0 +1,316 @@
+"""An experiment: words become objects here, and below nobody looks a name up again.
+
+torch and what needs it are imported where the objects are made: a typo is answered before.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lengthgen.config import compose, schema
+from lengthgen.config import plugins as plugin_files
+from lengthgen.config.plugins import Plugin
+from lengthgen.config.schema import Config, Draft
+from lengthgen.errors import UserError
+from lengthgen.runs import directory
+
+if TYPE_CHECKING:
+    from lengthgen.data.corpora import TokenizedCorpus
+    from lengthgen.data.objective import Objective
+    from lengthgen.data.sources import Say, Source
+    from lengthgen.evaluation.protocols import Evaluation, Protocol
+    from lengthgen.evaluation.scored_text import Plan
+    from lengthgen.model.transformer import Transformer
+    from lengthgen.runs.distributed import Ranks
+    from lengthgen.schemes import Design
+    from lengthgen.terminal import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All of a run that needs neither text nor weights; equal ones are of one configuration."""
+
+    config: Config
+    plugins: tuple[Plugin, ...]
+    source: "Source" = field(compare=False)
+    objective: "Objective" = field(compare=False)
+    protocols: "tuple[Protocol, ...]" = field(compare=False)
+    architecture: "type[Transformer]" = field(compare=False)
+    scheme: "Design" = field(compare=False)
+    # Those that eval names; why the scheme cannot take a reference variant.
+    variants: "Mapping[str, Design | UserError]" = field(compare=False)
+
+    @property
+    def run_id(self) -> str:
+        return self.config.run_id
+
+    @property
+    def recipe(self) -> str:
+        return self.config.recipe
+
+    @property
+    def evaluation_id(self) -> str:
+        return self.config.evaluation_id
+
+    @property
+    def run_dir(self) -> Path:
+        return self.config.run_dir
+
+    @property
+    def evaluated_variants(self) -> "list[Design]":
+        """Those of eval.variants, which the scheme can take."""
+        chosen = [self.variants[name] for name in self.config.eval.variants]
+        return [design for design in chosen if not isinstance(design, UserError)]
+
+    def create(self, *, vocab_size: int) -> "Transformer":
+        """Returns the model with its first weights, on the CPU; vocab_size is the corpus's."""
+        from lengthgen.model.build import create
+
+        return create(self.architecture, self.config, self.scheme, vocab_size=vocab_size)
+
+    def build(self, *, vocab_size: int) -> "Transformer":
+        """Returns the model before its weights are drawn or loaded."""
+        return self.architecture(self.config, self.scheme, vocab_size=vocab_size)
+
+    def with_eval(self, **changed: Any) -> "Experiment":
+        """Returns the experiment with other values of eval that name no object."""
+        of_eval = self.config.eval.model_copy(update=changed)
+        config = self.config.model_copy(update={"eval": of_eval})
+        return dataclasses.replace(self, config=config)
+
+    def opened(
+        self,
+        run_dir: Path | None = None,
+        *,
+        say: "Say",
+        is_new: bool = False,
+        loaded: "dict[str, TokenizedCorpus] | None" = None,
+    ) -> "Opened":
+        """Returns the experiment with its text, whose token cache it builds, and what is scored.
+
+        `loaded` keeps corpora for other experiments; `is_new` as of `load_corpus`. Raises
+        UserError, as `plan` does, for a corpus that lacks the lengths.
+        """
+        run_dir, loaded = run_dir or self.run_dir, {} if loaded is None else loaded
+        begun_on = directory.read_provenance(run_dir, run=self.run_id).get("fingerprint")
+        key = f"{self.config.corpus.model_dump_json()} {self.config.plugins} {begun_on}"
+        if key not in loaded:
+            loaded[key] = directory.load_corpus(
+                self.config, self.source, run_dir, say=say, is_new=is_new
+            )
+        return self.opened_on(loaded[key], run_dir=run_dir)
+
+    def opened_on(self, corpus: "TokenizedCorpus", *, run_dir: Path = Path()) -> "Opened":
+        """Returns the experiment with this text."""
+        from lengthgen.evaluation.plan import plan
+
+        planned = plan(self.config, self.protocols, self.objective, corpus)
+        return Opened(experiment=self, run_dir=run_dir, corpus=corpus, plan=planned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """An experiment with its text, and what is scored of it."""
+
+    experiment: Experiment
+    run_dir: Path
+    corpus: "TokenizedCorpus"
+    plan: "Plan"
+
+    def trained(self, *, ranks: "Ranks", show: "Progress") -> "Evaluation":
+        """Returns the run's newest checkpoint as a model, and what to score; prepares the process.
+
+        Raises UserError if there is none, or if the last one of a trained run is damaged.
+        """
+        from lengthgen.runs import checkpoints, devices
+
+        experiment, config, run_dir = self.experiment, self.experiment.config, self.run_dir
+        device = devices.device_of(config.runtime, ranks)
+        devices.prepare(config.runtime, device)
+        checkpoint = checkpoints.final(config, run_dir)
+        model = experiment.build(vocab_size=self.corpus.vocab_size)
+        model.load_state_dict(checkpoint.weights)
+        for name in directory.edited(run_dir, model.scheme.code, run=config.run_id):
+            show.say(
+                f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; to "
+                "train it again, give lengthgen train --force"
+            )
+        seen = checkpoint.step * config.train.batch_tokens
+        return self.scored(
+            model.to(device).eval(),
+            weights=checkpoint.sha256,
+            tokens_seen=seen,
+            ranks=ranks,
+            show=show,
+        )
+
+    def scored(
+        self,
+        model: "Transformer",
+        *,
+        weights: str = "",
+        tokens_seen: int = 0,
+        ranks: "Ranks",
+        show: "Progress",
+    ) -> "Evaluation":
+        """Returns a model as it is scored on the text; `weights` is the sha256 of their file."""
+        from lengthgen.evaluation.protocols import Evaluation, cells_of
+
+        experiment = self.experiment
+        return Evaluation(
+            config=experiment.config,
+            objective=experiment.objective,
+            cells=cells_of(experiment.config, experiment.protocols),
+            designs={None: experiment.scheme, **experiment.variants},
+            plan=self.plan,
+            run_dir=self.run_dir,
+            model=model,
+            scheme=model.scheme,
+            weights=weights,
+            tokens_seen=tokens_seen,
+            ranks=ranks,
+            show=show,
+        )
+
+
+def resolve(
+    words: Sequence[str], *, config_dir: Path | None = None, plugins: Sequence[Path] = ()
+) -> Experiment:
+    """Returns the experiment of a command line: the only door from words to objects.
+
+    Raises UserError, with the dotted key, for all that is wrong and needs no text and no weights.
+    The plugins run.
+    """
+    files = plugin_files.read(plugins)
+    digests = [plugin.digest for plugin in files]
+    draft = schema.drafted(words, config_dir=config_dir, plugins=digests)
+    if not draft.train.tokens:
+        raise UserError("train.tokens=0: nothing would be trained; give a number above 0")
+    return resolved(draft, files)
+
+
+def of_run(
+    run_dir: Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    config_dir: Path | None = None,
+    plugins: Sequence[Path] = (),
+) -> Experiment:
+    """Returns the experiment of a run, with changes by dotted key. Raises as `resolve`.
+
+    Raises UserError too for a plugin of the run that is not given.
+    """
+    config = config_of(run_dir, changes or {}, config_dir=config_dir)
+    given, kept = plugin_files.read(plugins), run_dir / "plugins"
+    return resolved(config, plugin_files.required(config.plugins, given, kept=kept))
+
+
+def of_runs(
+    run_dirs: Sequence[Path],
+    changes: Mapping[str, Any],
+    *,
+    config_dir: Path | None = None,
+    plugins: Sequence[Path] = (),
+) -> list[Experiment]:
+    """Returns the experiments of runs, as `of_run`; of several, a refusal names the run."""
+    experiments: list[Experiment] = []
+    for run_dir in run_dirs:
+        try:
+            experiments.append(of_run(run_dir, changes, config_dir=config_dir, plugins=plugins))
+        except UserError as error:
+            raise UserError(f"{run_dir}: {error}" if run_dirs[1:] else str(error)) from None
+    return experiments
+
+
+def config_of(
+    run_dir: Path, changes: Mapping[str, Any], *, config_dir: Path | None = None
+) -> Config:
+    """Returns the configuration of a run with changes by dotted key; no code of the run is run."""
+    plain = schema.to_plain(directory.load_config(run_dir))
+    cache = plain["runtime"]["cache"]
+    if cache and not Path(cache).is_dir():  # the run was moved here
+        plain["runtime"]["cache"] = None
+    is_aside = run_dir.parent.name == "aside" != Path(plain["runtime"]["root"]).name  # by --force
+    root = run_dir.parents[is_aside]
+    for key, value in {"runtime.root": str(root), **changes}.items():
+        section, _, name = key.partition(".")
+        plain[section][name] = value
+    return schema.stored(plain, config_dir=config_dir)
+
+
+def changed(
+    base: str, words: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
+) -> tuple[Path, Experiment]:
+    """Returns a run, by its name in the overrides' runtime.root, and what they make of it."""
+    roots = compose.values([word for word in words if word.startswith("runtime.root=")])
+    run_dir = directory.find(base, compose.root_of(roots))
+    config = config_of(run_dir, {})
+    if not plugins:
+        plugin_files.required(config.plugins, (), kept=run_dir / "plugins")
+    below = compose.beneath(schema.overrides_of(config), words, config_dir=config_dir)
+    if not config.train.tokens:  # imported: it trains, and is scored beside its training text, now
+        below = [w for w in below if w not in ("train.precision=fp32", "eval.deduplicate=false")]
+    return run_dir, resolve([*below, *words], config_dir=config_dir, plugins=plugins)
+
+
+def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
+    """Returns the experiment of a draft and its plugins, which run. Raises as `resolve`."""
+    from lengthgen import schemes
+    from lengthgen.data.objective import objective_of
+    from lengthgen.data.sources import source_of
+    from lengthgen.evaluation.protocols import protocols_of
+    from lengthgen.model.build import architecture
+    from lengthgen.training import init_from
+
+    source, corpus = source_of(draft.corpus, plugins)
+    design_of = partial(
+        schemes.design,
+        layers=draft.scheme.layers,
+        shape=draft.shape,
+        encoder_shape=draft.encoder_shape,
+        alignment_ids=source.alignment_ids,
+        plugins=plugins,
+    )
+    scheme = design_of(draft.scheme.parts)
+    of_scheme = draft.scheme.model_copy(update={"parts": scheme.parts})
+    typed = {"corpus": corpus, "scheme": of_scheme, "train": init_from.identified(draft)}
+    config = Config.model_validate(dict(draft) | typed)
+    objective = objective_of(config, source)
+    objective.check()
+    kind = architecture(config, scheme)
+    kind.check(config)
+    protocols = protocols_of(config, objective)
+    trained = {name: p.shape for name, p in scheme.build().named_parameters()}
+    variants: dict[str, Design | UserError] = {}
+    for name in config.eval.reference_variants:
+        try:
+            variants[name] = design_of(config.variant(name), where="scheme.variants")
+        except UserError as error:
+            variants[name] = error
+    named = {name: f"eval.variants.{name}" for name in config.eval.variants}
+    if config.model.arch == "decoder":  # an encoder may lack what the scheme's variants change
+        named |= {name: f"scheme.variants.{name}" for name in config.scheme.variants}
+    for name, where in named.items():
+        design = design_of(config.variant(name), where=where)
+        variant = design.build()
+        added = sorted(n for n, p in variant.named_parameters() if trained.get(n) != p.shape)
+        if added:
+            raise UserError(
+                f"{where}: a variant is training-free, but this one adds the parameter {added[0]}; "
+                "make it a scheme of its own"
+            )
+        if name in config.eval.variants:
+            variants[name] = design
+    return Experiment(
+        config=config,
+        plugins=plugins,
+        source=source,
+        objective=objective,
+        protocols=protocols,
+        architecture=kind,
+        scheme=scheme,
+        variants=variants,
+    )
