@@ -531,7 +531,12 @@ def _unknown_key(key: str, config_dir: Path | None) -> UserError:
         return UserError(
             f"{key}: the chosen scheme has no such part; with a plus it adds one: +{added}"
         )
-    for name, file in choices(group, config_dir=config_dir).items():
-        if key in settings_of(group, file):
-            return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
+    having = {
+        name: settings
+        for name, file in choices(group, config_dir=config_dir).items()
+        if key in (settings := settings_of(group, file))
+    }
+    if having:  # the choice that a part is named by, or else the plainest
+        name = min(having, key=lambda name: (name not in below, len(having[name])))
+        return UserError(f"{key}: the chosen {group} has no such key, but {group}={name} has")
     return UserError(f"{key}: unknown key; {suggestion(key, known)}")

@@ -89,6 +89,22 @@ def test_a_mistake_on_the_command_line(words: str) -> None:
     assert COMMAND_LINE[words] in refusal(*words.split(" "))
 
 
+OWN_PARTS = {  # the first key of the part that a scheme is named by
+    name: key
+    for name, file in compose.choices("scheme", config_dir=None).items()
+    for key in reversed(compose.settings_of("scheme", file))
+    if key.startswith(f"scheme.parts.{name}.")
+}
+
+
+@pytest.mark.parametrize("scheme", OWN_PARTS)
+def test_a_key_that_the_chosen_scheme_lacks_is_answered_with_the_scheme_of_its_part(
+    scheme: str,
+) -> None:
+    key = OWN_PARTS[scheme]
+    assert f"but scheme={scheme} has" in refusal("scheme=nope", f"{key}=1")
+
+
 def test_only_mistakes_are_counted() -> None:
     said = refusal("train.lr=abc", "eval.lengths=[T,2T,16T]")
     assert said.endswith("parse string as a number")

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from repository import ROOT
 from small import FRESH, config_of, small_config
 from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.schema import from_plain, stored, to_plain
-from lengthgen.experiment import resolved
+from lengthgen.config.sections import flatten
+from lengthgen.errors import UserError
+from lengthgen.experiment import of_run, resolve, resolved
+from lengthgen.runs import directory
 
 FILES = sorted((ROOT / "conf").glob("*/*.yaml"))
 CHOICES = [
@@ -48,6 +53,40 @@ def test_every_choice_is_valid_round_trips_through_yaml_and_is_named_as_its_file
     built = resolved(from_plain(plain))
     again = stored(yaml.safe_load(yaml.safe_dump(to_plain(built.config))))
     assert resolved(again) == built
+
+
+def other(value: int | float) -> st.SearchStrategy[int | float]:
+    """Returns other values of a yes or no, of a count, or of a number."""
+    if isinstance(value, bool):
+        return st.just(not value)
+    if isinstance(value, int):
+        return st.sampled_from([value + 1, 2 * value, 4 * value])
+    return st.floats(0.5, 2).map(lambda factor: factor * value)
+
+
+@given(scheme=st.sampled_from([*compose.choices("scheme", config_dir=None)]), data=st.data())
+@settings(max_examples=12)
+def test_a_run_folder_read_back_is_the_experiment_that_was_begun(
+    scheme: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    words = [f"scheme={scheme}", BASE, f"runtime.root={tmp_path_factory.mktemp('runs')}"]
+    flat = flatten(to_plain(small_config(f"scheme={scheme}")))
+    numbers = {key: value for key, value in flat.items() if isinstance(value, int | float)}
+    keys = [key for key in numbers if key.startswith(("train", "model", "eval", "seed"))]
+    drawn = data.draw(st.lists(st.sampled_from(keys), max_size=2, unique=True))
+    for key in [*drawn, *(key for key in numbers if key.startswith("scheme.parts."))]:
+        words += [f"++{key}={data.draw(other(numbers[key]), label=key)}"]
+    try:
+        begun = resolve(words)
+    except UserError:  # not all numbers go together
+        assume(False)
+        raise
+    directory.write_config(begun.config, begun.run_dir)
+    again = of_run(begun.run_dir)
+    assert again == begun
+    assert (again.run_id, again.evaluation_id) == (begun.run_id, begun.evaluation_id)
+    assert again.scheme.parts == begun.scheme.parts
+    assert again.scheme.kinds == begun.scheme.kinds
 
 
 def test_parts_in_another_order_are_another_run() -> None:
