@@ -13,10 +13,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthgen.files import read_rows
-from lengthgen.report import figures, style
+from lengthgen.report import figures, over_training, style
 from lengthgen.report.load import load
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings
+from lengthgen.report.statistics import over_training as found_over_training
 from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]
@@ -33,16 +34,8 @@ def study(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     return rows, found[(found["protocol"] == "tail") & ~found["reference"]]
 
 
-def leaderboard() -> pd.DataFrame:
-    """Returns the findings on schemes with a short convolution, under the names of the schemes."""
-    found = study("leaderboard")[1]
-    found = found[found["scheme"].str.endswith("_conv")]
-    plain = found["scheme"].str.removesuffix("_conv")
-    return found.assign(series=plain.map(NAMES), scheme=plain)
-
-
 def hero() -> Figure | None:
-    found = study("plain_pilot")[1]
+    found = study("plain")[1]
     found = found.assign(series=found["scheme"].map(NAMES))
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
@@ -50,10 +43,10 @@ def hero() -> Figure | None:
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
 
 
-def six_schemes() -> Figure | None:
-    title = "Six schemes with a short convolution; dotted: last 512 tokens only"
-    found = leaderboard()
-    return figures.curve(pd.concat([found, figures.cropped(found)]), title=title)
+def budget(draw: Callable[[pd.DataFrame], Figure | None]) -> Figure | None:
+    """Draws what the kept checkpoints of the plain schemes show over training tokens."""
+    selection = select(load([ROOT / "results" / "plain"], checkpoints=True))[0]
+    return draw(over_training.points(found_over_training(selection)))
 
 
 @style.styled()
@@ -94,101 +87,17 @@ def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.3)
     return drawn
 
 
-@style.styled()
-def position(layer: int = 3) -> Figure:
-    """Draws the positions that the probe reads off NoPE's states, by those where it reads."""
-    drawn = style.new_figure("NoPE: the position in its states", width=5.2, height=3.6)
-    axes = drawn.subplots()
-    axes.plot([0, 4], [0, 4], ":", color="grey", label="the true one")
-    for row in read_rows(ROOT / "results" / "conv_masks" / "probes.jsonl"):
-        masked, first = row["variant"] is not None, row["seed"] == 1
-        label = "last 512 tokens in sight" if masked else "all tokens in sight"
-        line = (row["positions"], row["predicted"][layer])
-        axes.plot(*line, color=style.COLOURS[masked], label=label if first else None)
-    axes.axvline(1, color="grey", linewidth=0.8)
-    axes.set(xlim=(0, 4), ylim=(0, 2), xlabel="position / T", ylabel="position / T, as read off")
-    axes.legend(frameon=False, fontsize=style.FONT_SIZE)
-    return drawn
-
-
-@style.styled()
-def second_bos(layers: tuple[int, int] = (1, 3)) -> Figure:
-    """Draws NoPE's loss behind a mask by length, and the position in its states, by the text."""
-    rows = [*read_rows(ROOT / "results" / "second_bos" / "rows.jsonl")]
-    rows = [row for row in rows if row["scheme"] == "nope"]
-    texts = {"unchanged": "as it is", "other_token": "another token", "second_bos": "BOS"}
-    looks = {name: {"color": style.COLOURS[n]} for n, name in enumerate(texts)}
-    looks["other_token"]["linestyle"] = ":"
-    drawn = style.new_figure(
-        "NoPE trained on 512 tokens, with a BOS or another token as every 256th one",
-        width=9.5,
-        height=3.7,
-    )
-    loss, *reads = drawn.subplots(1, 3)
-    masked = [row for row in rows if row["probe"] == "second_bos" and row["variant"] == "window"]
-    lengths = [row["length"] for row in masked]
-    [read] = [row for row in rows if row["probe"] == "position_after_bos"]
-    at = (np.arange(16) + 0.5) / 16
-    for name, label in texts.items():
-        loss.plot(
-            lengths, [np.mean(row[name]) for row in masked], marker="o", label=label, **looks[name]
-        )
-        for axes, layer in zip(reads, layers, strict=True):
-            axes.plot(at, read[name][layer], **looks[name])
-    loss.set(xlabel="length, last 512 tokens in sight", ylabel="loss, nats", xticks=lengths)
-    loss.legend(frameon=False, fontsize=style.FONT_SIZE)
-    for axes, layer in zip(reads, layers, strict=True):
-        axes.axvline(0.5, color="grey", linewidth=0.8)
-        axes.set_title(f"after layer {layer}", loc="left", fontsize=style.FONT_SIZE)
-        axes.set(xlabel="position / T", ylabel="position / T, as read off", ylim=(0, 1))
-    return drawn
-
-
 def accuracy(name: str, task: str) -> Figure | None:
     """Draws the accuracy of a task of a committed study over length."""
     section = tasks.section(load([ROOT / "results" / name]))
     return None if section is None else section.figures[f"accuracy-{task}"]
 
 
-@style.styled()
-def training_loss() -> Figure:
-    """Draws the perplexity in training over tokens, without and with the short convolution."""
-    short, long = (
-        pd.read_csv(ROOT / "results" / name / "training.csv")
-        for name in ("leaderboard", "more_tokens")
-    )
-    has_conv = short["scheme"].str.endswith("_conv")
-    panels = {
-        "without the convolution": short[~has_conv],
-        "with a short convolution": short[has_conv],
-        "without it, longer": long,
-    }
-    colours = style.scheme_colours(short["scheme"][~has_conv])
-    drawn = style.new_figure(
-        "Perplexity in training by tokens seen, T = 512", width=9.5, height=3.9
-    )
-    for axes, (title, log) in zip(drawn.subplots(1, 3, sharey=True), panels.items(), strict=True):
-        ends: list[style.LineEnd] = []
-        for scheme, line in log[log["tokens"] > 500_000].groupby("scheme"):
-            mean = np.exp(line.groupby("tokens")["loss"].mean())
-            plain = str(scheme).removesuffix("_conv")
-            axes.plot(mean.index / 1e6, mean, color=colours[plain])
-            ends.append(style.LineEnd(mean.iloc[-1], NAMES[plain], colours[plain]))
-        axes.set_ylim(0.9 * np.exp(long["loss"].min()), 200)
-        style.log_axis(axes)
-        style.label_ends(axes, ends)
-        axes.set_title(title, loc="left", fontsize=style.FONT_SIZE)
-        axes.set_xlabel("millions of tokens")
-    drawn.axes[0].set_ylabel("perplexity")
-    return drawn
-
-
 FIGURES: dict[str, Callable[[], Figure | None]] = {
-    **{"hero": hero, "leaderboard": six_schemes, "training-loss": training_loss},
-    "smollm2": smollm2,
+    **{"hero": hero, "budget-loss": partial(budget, over_training.losses)},
+    **{"budget-gain": partial(budget, over_training.gains), "smollm2": smollm2},
     "accuracy-copy": partial(accuracy, "tasks", "copy"),
     "encoders-copy": partial(accuracy, "encoder_decoder", "copy"),
-    **{"position": position, "second_bos": second_bos},
 }
 
 

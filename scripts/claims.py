@@ -39,6 +39,10 @@ PAIR = re.compile(r"(?P<a>[\w+]+)/(?P<b>[\w+]+) at (?P<length>\w+)")
 STATEMENT = re.compile(r"(?P<quantity>.+) (?P<side>[<>]) (?P<bound>[\d.]+)")
 
 
+class NoRows(LookupError):
+    """A study lacks the rows of a quantity."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Where a quantity is measured."""
@@ -64,8 +68,12 @@ def cell(place: Place, name: str, length: str) -> CurvePoint:
     scheme, _, variant = name.partition("+")
     rows = rows_of(place.study)
     of_scheme = (rows["scheme"] == scheme) & (rows["train_length"] == place.train_length)
-    [series] = set(rows.loc[of_scheme & (rows["variant"].fillna("") == variant), "series"])
     n = 1024 * int(length[:-1]) if length.endswith("k") else int(length)
+    held = of_scheme & (rows["variant"].fillna("") == variant) & (rows["length"] == n)
+    found = set(rows.loc[held & (rows["protocol"] == place.protocol), "series"])
+    if not found:
+        raise NoRows(f"`{place.study}/` has no rows of {name} at {length} under `{place.protocol}`")
+    [series] = found
     return CurvePoint(place.protocol, series, n)
 
 
@@ -185,8 +193,16 @@ def verdict(holds: Sequence[bool | None]) -> str:
 
 def missing(claim: Mapping[str, Any]) -> str:
     """Returns why a claim is not tested; an empty text if it is."""
-    rows = RESULTS / claim["study"] / "rows.parquet"
-    return claim.get("untested", "" if rows.is_file() else f"`study={claim['study']}` is not run")
+    if "untested" in claim:
+        return claim["untested"]
+    if not (RESULTS / claim["study"] / "rows.parquet").is_file():
+        return f"`study={claim['study']}` is not run"
+    try:
+        for statement in claim["here"]:
+            judged(statement, claim)
+    except NoRows as error:
+        return str(error)
+    return ""
 
 
 def decided_at_once(claims: Sequence[Mapping[str, Any]]) -> set[tuple[int, str]]:

@@ -112,7 +112,7 @@ CONFIGURATIONS = [
     "task=copy task.name=my_copy scheme=nope",
     "task=copy task.examples=300 train.length=80 train.batch_tokens=160",
     "model.arch=encoder_decoder scheme=t5 eval.lengths=[2T,4T]",
-    "study=leaderboard train.steps=7",
+    "study=plain train.steps=7",
 ]
 
 
@@ -289,8 +289,8 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
     assert compose.user_overrides(["train.tuned=none.yaml"], config_dir=None) == []
     defaults.write_text("train: {lr: 0.5, tokens: 7}\n")
     assert train("train=gpu").lr != 0.5
-    assert train("study=leaderboard").tokens != 7
-    defaults.write_text("study: leaderboard\ntrain: {lr: 0.5}\neval: {protocols: [swap]}\n")
+    assert train("study=plain").tokens != 7
+    defaults.write_text("study: plain\ntrain: {lr: 0.5}\neval: {protocols: [swap]}\n")
     for word, left in (  # of what a chosen file sets, the files that it begins with included
         ("study=null", ["train.lr", "eval.protocols"]),
         ("study=alibi_figure1_1024", []),
@@ -302,7 +302,7 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
     assert train("study=null").tokens != train("").tokens
     defaults.write_text("train: {tuned: none.yaml}\n")  # a run has rates of its own
     assert overrides_of(config_of("scheme=xpos", "train.lr=1e-3"))[0] == "scheme=xpos"
-    for corpus, study in (("task: copy", "leaderboard"), ("corpus: pg19", "addition_formats")):
+    for corpus, study in (("task: copy", "plain"), ("corpus: pg19", "addition_formats")):
         defaults.write_text(f"{corpus}\n")
         own = job(f"study={study}")
         defaults.write_text("")

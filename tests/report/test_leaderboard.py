@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from commands import Shell
 from frames import CONFIG, LENGTHS, frame, write_run
-from repository import ROOT
+from small import config_of
 
 from lengthgen.report import leaderboard
 
@@ -82,18 +82,27 @@ def test_better_is_what_all_pairs_of_the_table_allow() -> None:
     assert " 6 pairs" in shown.notes[0]
 
 
-def test_the_committed_table_keeps_its_rules_and_a_run_beside_it_does_not(
+def test_a_table_keeps_its_rules_and_a_run_of_one_seed_beside_it_does_not(
     shell: Shell, tmp_path: Path
 ) -> None:
-    folder = str(ROOT / "results" / "leaderboard")
+    def row(scheme: str, seed: int, length: int) -> str:
+        losses = {T: 3.0 + seed / 100 for T in (length, 2 * length)}
+        run_dir = write_run(tmp_path / "runs", scheme, seed=seed, losses=losses)
+        (run_dir / "DONE").touch()
+        return str(run_dir)
+
+    T = config_of().train.length
+    table = [row(scheme, seed, T) for scheme in ("rope", "alibi") for seed in (1, 2, 3)]
+    folder = str(tmp_path / "table")
+    assert shell.run("report", *table, "--out", folder).code == 0
     ran = shell.run("report", folder, "--check")
     assert (ran.code, ran.err) == (0, "")
     assert not Path("report").exists()
-    run_dir = write_run(tmp_path / "runs", losses={512: 2.0})
-    ran = shell.run("report", folder, str(run_dir), "--check")
+    beside = row("nope", 1, T)
+    ran = shell.run("report", folder, beside, "--check")
     assert (ran.code, ran.out) == (2, "")
-    recipe = run_dir.name.replace("-s1", "")
+    recipe = Path(beside).name.replace("-s1", "")
     assert all(line.startswith(f"{recipe}: ") for line in ran.err.splitlines()[:-1])
     assert f"{recipe}: 1 seed, and at least 3" in ran.err
-    assert shell.run("report", folder, str(run_dir)).code == 0
+    assert shell.run("report", folder, beside).code == 0
     assert Path("report/report.html").exists()
