@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.files import read_rows
 from lengthgen.report import figures, over_training, style
 from lengthgen.report.load import load
 from lengthgen.report.series import select

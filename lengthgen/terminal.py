@@ -1,14 +1,18 @@
 """The display of long work: a bar on a terminal, else a plain line every few seconds."""
 
+import re
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from lengthgen.escaping import visible
 
@@ -122,6 +126,52 @@ class Progress:
         elif gained:
             parts.append(f"in {clock(seconds or 0)}")
         self._console.print("  ".join(filter(None, parts)))
+
+
+class Board:
+    """Shows how far other processes are; on a terminal in lines that are renewed in place.
+
+    Without one it writes them every `seconds_between_lines`.
+    """
+
+    def __init__(self, file: TextIO | None = None, seconds_between_lines: float = 60.0) -> None:
+        self._screen = Screen(file)
+        self._seconds_between_lines = seconds_between_lines
+        self._shown = time.monotonic()
+        has_lines = self._screen.is_terminal and not self._screen.is_dumb_terminal
+        screen = self._screen
+        self._live = Live(console=screen, auto_refresh=False, transient=True) if has_lines else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, message: str) -> None:
+        """Writes a line that stays, above those that are renewed."""
+        self._screen.print(visible(message, keep="\n\t"))
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Renews the lines; each is cut at the width of the terminal."""
+        text = "\n".join(map(visible, lines))
+        if self._live:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        elif time.monotonic() - self._shown >= self._seconds_between_lines:
+            self._shown = time.monotonic()
+            self._screen.print(text)
+
+
+def share_told(line: str) -> float | None:
+    """Returns the share from 0 to 1 that a line of Progress says is done; None if it says none."""
+    if told := re.search(r": ([\d,]+)/([\d,]+) ", line):
+        done, total = (int(number.replace(",", "")) for number in told.groups())
+        return done / total
+    told = re.search(r": +(\d+)%", line)
+    return int(told[1]) / 100 if told else None
 
 
 def _numbers(fields: dict[str, float | str]) -> str:

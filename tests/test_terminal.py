@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lengthgen.terminal import Progress
+from lengthgen.terminal import Board, Progress, share_told
 
 
 class Terminal(io.StringIO):
@@ -86,3 +86,41 @@ def test_a_display_that_cannot_be_written_ends_no_work(
     with suppress(OSError):
         file.close()
     assert done == [0, 1, 2]
+
+
+@pytest.mark.parametrize("unit", ["tokens", ""])
+@pytest.mark.parametrize("done", [0, 1234, 5000])
+def test_the_share_is_read_from_a_line_of_progress(unit: str, done: int) -> None:
+    out = io.StringIO()
+    show = Progress(is_main=True, file=out, seconds_between_lines=0.0)
+    show.start("train rope", 5000, unit)
+    show.advance(done, loss=0.5, at="tail 64")
+    told = share_told(out.getvalue().splitlines()[-1])
+    assert told == pytest.approx(done / 5000, abs=0 if unit else 0.005)
+    assert share_told("corpus: 81 projects, 76 MB") is None
+
+
+def test_a_board_is_renewed_on_a_terminal_and_cut_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    out = Terminal()
+    with Board(file=out) as board:
+        board.show(["seed=1: 10%", "a" * 30])
+        board.say("seed=2: done")
+        board.show(["seed=1: 20%"])
+    text = out.getvalue()
+    for part in ("seed=1: 10%", "seed=1: 20%", "seed=2: done\n", "a" * 19):
+        assert part in text
+    assert "a" * 20 not in text
+    assert "\x1b[1A" in text  # it goes up to write over its lines
+
+
+def test_a_board_writes_to_a_log_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    with Board(file=out, seconds_between_lines=60) as board:
+        for seconds in range(0, 150, 10):
+            now[0] = seconds
+            board.show([f"after {seconds}", "total"])
+    assert out.getvalue().splitlines() == ["after 60", "total", "after 120", "total"]

@@ -110,7 +110,7 @@ def run(
     from lengthgen.runs import devices
     from lengthgen.sweep import local, states
     from lengthgen.sweep.slurm import options, submit
-    from lengthgen.terminal import clock
+    from lengthgen.terminal import Board, clock
 
     if slurm is not None and (jobs or gpus):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
@@ -133,7 +133,8 @@ def run(
         return states.states_of(points)
     slots = local.slots(devices.cores(), available, jobs=jobs, gpus=gpus, n_points=len(todo))
     if not dry_run:
-        return local.run(points, slots, gpus=gpus, say=warn)
+        with Board() as board:
+            return local.run(points, slots, gpus=gpus, say=board.say, show=board.show)
     total = clock(local.seconds_left(todo, slots[0], say=warn) / (len(slots) * (gpus or 1)))
     warn(f"{len(todo)} points to do, {len(slots)} at a time: about {total} of training")
     return before

@@ -17,12 +17,15 @@ from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.signals import StopRequest
 from lengthgen.sweep.grid import Point
-from lengthgen.sweep.states import PointState, counted, pending, state_of, states_of
+from lengthgen.sweep.states import SETTLED, PointState, counted, pending, state_of, states_of
+from lengthgen.terminal import clock, from_here, share_told
 from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_of
 
 SECONDS_BETWEEN_POLLS = 0.2
+TRAINING = 0.75  # of a run's time, about; the rest is its evaluation
 MOST_MEASURED = 12  # by a dry run
 Say = Callable[[str], None]
+Show = Callable[[Sequence[str]], None]
 Process = subprocess.Popen[bytes]
 
 
@@ -71,15 +74,22 @@ def slots(
 
 
 def run(
-    points: Sequence[Point], free: list[Slot], *, gpus: int | None, say: Say
+    points: Sequence[Point],
+    free: list[Slot],
+    *,
+    gpus: int | None,
+    say: Say,
+    show: Show = lambda lines: None,
 ) -> dict[str, PointState]:
     """Runs what is left of the points, each in a process; returns the states of all of them then.
 
-    The first Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second one
-    kills them. Raises Stopped after that.
+    `show` gets a line on each run at work, and one on all of them, a few times a second. The first
+    Ctrl-C (or SIGTERM, SIGUSR2, SIGHUP) lets the runs checkpoint and stop, a second one kills them.
+    Raises Stopped after that.
     """
     states, stop = states_of(points), StopRequest()
     waiting, at_work = pending(points, states), list[Child]()
+    began, n_pending = time.monotonic(), len(waiting)
 
     def change(point: Point, state: PointState) -> None:
         states[point.run_id] = state
@@ -111,6 +121,8 @@ def run(
                 at_work.remove(child)
                 free.append(child.slot)
                 change(child.point, _end_of(child))
+            n_left = len(waiting) + len(at_work)
+            show(_lines(at_work, states, n_pending, n_left, time.monotonic() - began))
             time.sleep(SECONDS_BETWEEN_POLLS)
         if not stop.received:
             return states
@@ -142,6 +154,43 @@ def _start(point: Point, slot: Slot, *, gpus: int | None) -> Child:
             command, env=env, start_new_session=True, stdin=none, stdout=file, stderr=file
         )
     return Child(process, point, slot, before)
+
+
+def _lines(
+    at_work: Sequence[Child],
+    states: dict[str, PointState],
+    n_pending: int,
+    n_left: int,
+    seconds: float,
+) -> list[str]:
+    """Returns the newest line of each run at work, and how far all of them are.
+
+    `n_pending` points were to be run `seconds` ago, of which `n_left` are not at their end.
+    """
+    newest = [_newest_line(child.point) for child in at_work]
+    done = n_pending - n_left + sum(map(_share_done, newest))
+    settled = sum(state.state in SETTLED for state in states.values())
+    total = f"{settled} of {len(states)} points done"
+    if done > 0:
+        total += f", about {clock(seconds * (n_pending - done) / done)} left"
+    if at_work:
+        total += f"; follow one in {from_here(at_work[0].point.run_dir / 'console.txt')}"
+    lines = zip(at_work, newest, strict=True)
+    return [*(f"{child.point.title}: {line}" for child, line in lines), total]
+
+
+def _newest_line(point: Point) -> str:
+    with (point.run_dir / "console.txt").open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        return file.read().decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+
+
+def _share_done(line: str) -> float:
+    """Returns the share of a run, its evaluation included, that is done by its newest line."""
+    share = share_told(line) or 0.0
+    if line.startswith("train "):
+        return TRAINING * share
+    return TRAINING + (1 - TRAINING) * share if line.startswith("evaluate ") else 0.0
 
 
 def _end_of(child: Child) -> PointState:

@@ -86,7 +86,7 @@ def test_a_table_keeps_its_rules_and_a_run_of_one_seed_beside_it_does_not(
     shell: Shell, tmp_path: Path
 ) -> None:
     def row(scheme: str, seed: int, length: int) -> str:
-        losses = {T: 3.0 + seed / 100 for T in (length, 2 * length)}
+        losses = dict.fromkeys((length, 2 * length), 3.0 + seed / 100)
         run_dir = write_run(tmp_path / "runs", scheme, seed=seed, losses=losses)
         (run_dir / "DONE").touch()
         return str(run_dir)

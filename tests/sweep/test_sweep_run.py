@@ -152,8 +152,17 @@ def test_a_point_that_another_sweep_settles_meanwhile_is_not_trained_again() -> 
         if line == "seed=1: running":
             begun(second, Status("diverged", reason=why))
 
-    ended = local.run([first, second], [Slot(1, ())], gpus=None, say=meanwhile)
+    shown = list[list[str]]()
+    look = {"say": meanwhile, "show": lambda lines: shown.append([*lines])}
+    ended = local.run([first, second], [Slot(1, ())], gpus=None, **look)
     assert ended == {first.run_id: PointState("done"), second.run_id: PointState("diverged", why)}
+    of_runs = {line for lines in shown for line in lines[:-1]}
+    assert {line.split()[1] for line in of_runs if "/" in line} >= {"train"}
+    assert all(line.startswith("seed=1: ") for line in of_runs)
+    totals = [lines[-1] for lines in shown]
+    assert totals[0].startswith("0 of 2 points done; follow one in runs/")
+    assert totals[-1].startswith("2 of 2 points done")
+    assert any(" left; follow one in " in total for total in totals)
     assert said == ["seed=1: running", "seed=1: done", "seed=2: diverged: the loss is nan"]
 
 
