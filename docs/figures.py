@@ -34,7 +34,7 @@ def study(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def hero() -> Figure | None:
-    found = study("plain")[1]
+    found = study("plain_pilot")[1]
     found = found.assign(series=found["scheme"].map(NAMES))
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
