@@ -18,6 +18,7 @@ from lengthgen.schemes import AttentionContext, Part, Scheme, registry
 from lengthgen.schemes.mask import Window
 from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfextend, StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
+from lengthgen.schemes.rotary.string import String
 from lengthgen.schemes.temperature import Llama4Temperature, Logn, Ssmax, Temperature
 
 SHAPE = small_model("nope").shape  # T = 16
@@ -65,6 +66,10 @@ REMAPS: dict[str, tuple[Part, Callable[[int, int, int], float]]] = {
         lambda i, j, n: i - j if i - j < 5 else i // 3 - j // 3 + 5 - 1,
     ),
     "dual_chunk": (DualChunk(SHAPE, chunk=0.75, local=0.125), dual_chunk_distance),
+    "string": (
+        String(SHAPE, shift=0.5, local=0.125, mscale=1.0),
+        lambda i, j, n: i - j if i - j < 8 else i - j - 8 + 2,
+    ),
     "streaming_llm": (  # its sinks are the first tokens, whatever their coordinates
         StreamingLlm(SHAPE, width=1, sinks=3),
         lambda i, j, n: min(i, 15) - j if n < 3 else i - j,
