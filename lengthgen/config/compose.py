@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import yaml
 from yaml import CSafeLoader  # reads all of conf in 10 ms instead of 80
 
-from lengthgen.config.sections import flatten, number
+from lengthgen.config.sections import flatten, in_tokens, number
 from lengthgen.errors import UserError, first_line, shortened, suggestion
 from lengthgen.files import Unreadable, read_bytes
 
@@ -28,6 +28,7 @@ PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNOREC
 WORDS = re.compile(r"[\w ./:@+-]+")  # nothing of a list or a sweep; Hydra takes no other letters
 GLOBAL = "# @package _global_"  # the first line of a file that sets keys of several groups
 GRID = "grid"  # the axes of a study, which config/study.py reads
+LENGTHS = ("train.length", "eval.max_context")  # k is 1,024 in these
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -345,7 +346,8 @@ def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
         names = dict.fromkeys(x for x in known.values() if isinstance(x, str))
         words = [values([word])[key] for word in _axis(override, names)]
-        chosen = [x if isinstance(x, bool) or x in known.values() else number(x) for x in words]
+        read = in_tokens if key in LENGTHS else number
+        chosen = [x if isinstance(x, bool) or x in known.values() else read(x) for x in words]
         for value in chosen:
             if value not in known.values():
                 given = _as_override(value)

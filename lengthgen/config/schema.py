@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from lengthgen.config import compose, study
-from lengthgen.config.sections import Section, flatten, number, validate
+from lengthgen.config.sections import Section, flatten, in_tokens, number, validate
 from lengthgen.errors import UserError, suggestion
 
 
@@ -62,6 +62,7 @@ TOKENIZERS = ("bpe", "bytes", "characters")  # any other is a tokenizer.json, or
 HUB_NAME = r"(?!.*\.json$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"  # OWNER/NAME@REVISION
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
 Integer = Annotated[int, BeforeValidator(number)]
+Length = Annotated[int, BeforeValidator(in_tokens)]
 Number = Annotated[float, BeforeValidator(number)]
 Positive = Annotated[Integer, Field(gt=0, le=LARGEST)]
 NonNegative = Annotated[Integer, Field(ge=0, le=LARGEST)]
@@ -225,7 +226,7 @@ class InitFrom(Section):
 class Train(Section):
     """Budget, optimizer and schedule."""
 
-    length: Annotated[Integer, Field(gt=1, le=2**24)]
+    length: Annotated[Length, Field(gt=1, le=2**24)]
     batch_tokens: Annotated[Integer, Field(gt=0, le=2**30)]
     budget_steps: Positive | None = Field(default=None, alias="steps", exclude=True)
     tokens: NonNegative  # 0: an imported model, which is not trained here
@@ -279,7 +280,9 @@ class Train(Section):
 class Eval(Section):
     """Lengths, protocols and scored targets of the curve."""
 
-    lengths: Annotated[list[Positive], Distinct]  # `from_plain` chooses them for an empty list
+    lengths: Annotated[
+        list[Annotated[Length, Field(gt=0, le=LARGEST)]], Distinct
+    ]  # `from_plain` chooses them for an empty list
     protocols: Annotated[list[Word], Distinct]  # these as well
     variants: Annotated[list[Word], Distinct]
     reference_variants: Annotated[list[Word], Distinct]
@@ -289,7 +292,7 @@ class Eval(Section):
     deduplicate: bool
     sliding_documents: Sample
     exact_targets: Sample
-    max_context: Positive
+    max_context: Annotated[Length, Field(gt=0, le=LARGEST)]
     blocks: Sample
     seed: NonNegative
     precision: Literal["fp32", "bf16"]

@@ -21,15 +21,22 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "Ki": 2**10, "Mi": 2**20}
+SUFFIXES = {"k": 10**3, "m": 10**6, "b": 10**9}
 
 
-def number(value: object) -> object:
-    """Returns the number that 2.5M or 4Ki stands for; refuses true, which Python takes for 1."""
+def number(value: object, *, k: int = SUFFIXES["k"]) -> object:
+    """Returns the number that 2.5M stands for; refuses true, which Python takes for 1."""
     if isinstance(value, bool):
         raise PydanticCustomError("boolean", "is not a number")
-    written = re.fullmatch(rf"(\d+\.?\d*)({'|'.join(SUFFIXES)})", str(value))
-    return value if written is None else round(float(written[1]) * SUFFIXES[written[2]], 6)
+    written = re.fullmatch(r"(\d+\.?\d*)([kmb])", str(value), re.IGNORECASE)
+    if written is None:
+        return value
+    return round(float(written[1]) * {**SUFFIXES, "k": k}[written[2].lower()], 6)
+
+
+def in_tokens(value: object) -> object:
+    """Returns the length that 2k stands for, 2,048: lengths are powers of two, budgets of ten."""
+    return number(value, k=1024)
 
 
 @cache

@@ -161,7 +161,8 @@ def test_seeds_are_runs_of_one_recipe_and_an_evaluation_is_named_by_what_it_meas
             "train.length=1e3 train.batch_tokens=4e3 train.tokens=25e5 eval.max_context=2e3",
             [125, 250, 500, 1000, 2000],
         ),
-        ("eval.lengths=[T,1.5T,1k,4Ki,640] train.tokens=2.5M", [512, 768, 1000, 4096, 640]),
+        ("eval.lengths=[T,1.5T,1k,4K,640] train.tokens=2.5m", [512, 768, 1024, 4096, 640]),
+        ("train.length=1k train.tokens=0.0025b eval.max_context=2k", [128, 256, 512, 1024, 2048]),
     ],
 )
 def test_lengths_are_powers_of_two_times_t_or_as_written(words: str, lengths: list[int]) -> None:

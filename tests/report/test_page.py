@@ -235,7 +235,7 @@ def test_runs_are_chosen_by_their_words_and_what_none_meets_is_named(
     conditions: list[str], said: str
 ) -> None:
     rows = pd.concat([rows_of(), rows_of(["cope"], seeds=[3])])
-    found = report.matching(rows, ["scheme=rope", "seed=2", "train.length=0.5Ki"])
+    found = report.matching(rows, ["scheme=rope", "seed=2", "train.length=0.5k"])
     assert set(found["run"]) == {"rope-s2"}
     assert said in refusal(report.matching, rows, conditions)
     assert set(report.matching(rows.assign(config='{"seed": "10M"}'), ["seed=10M"])["run"])
