@@ -86,21 +86,18 @@ class Experiment:
         run_dir: Path | None = None,
         *,
         say: "Say",
-        is_new: bool = False,
         loaded: "dict[str, TokenizedCorpus] | None" = None,
     ) -> "Opened":
         """Returns the experiment with its text, whose token cache it builds, and what is scored.
 
-        `loaded` keeps corpora for other experiments; `is_new` as of `load_corpus`. Raises
-        UserError, as `plan` does, for a corpus that lacks the lengths.
+        `loaded` keeps corpora for other experiments. Raises UserError, as `plan` does, for a corpus
+        that lacks the lengths.
         """
         run_dir, loaded = run_dir or self.run_dir, {} if loaded is None else loaded
         begun_on = directory.read_provenance(run_dir, run=self.run_id).get("fingerprint")
         key = f"{self.config.corpus.model_dump_json()} {self.config.plugins} {begun_on}"
         if key not in loaded:
-            loaded[key] = directory.load_corpus(
-                self.config, self.source, run_dir, say=say, is_new=is_new
-            )
+            loaded[key] = directory.load_corpus(self.config, self.source, run_dir, say=say)
         return self.opened_on(loaded[key], run_dir=run_dir)
 
     def opened_on(self, corpus: "TokenizedCorpus", *, run_dir: Path = Path()) -> "Opened":
@@ -135,8 +132,8 @@ class Opened:
         model.load_state_dict(checkpoint.weights)
         for name in directory.edited(run_dir, model.scheme.code, run=config.run_id):
             show.say(
-                f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; to "
-                "train it again, give lengthgen train --force"
+                f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; "
+                "lengthgen rm removes the run, to train it again"
             )
         seen = checkpoint.step * config.train.batch_tokens
         return self.scored(
@@ -233,9 +230,7 @@ def config_of(
     cache = plain["runtime"]["cache"]
     if cache and not Path(cache).is_dir():  # the run was moved here
         plain["runtime"]["cache"] = None
-    is_aside = run_dir.parent.name == "aside" != Path(plain["runtime"]["root"]).name  # by --force
-    root = run_dir.parents[is_aside]
-    for key, value in {"runtime.root": str(root), **changes}.items():
+    for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
     return schema.stored(plain, config_dir=config_dir)

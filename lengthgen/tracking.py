@@ -214,12 +214,8 @@ class Tracker:
         chosen: dict[str, Any] = {}
         for key, value in usual.items():
             variable = "WANDB_RUN_GROUP" if key == "group" else f"WANDB_{key.upper()}"
-            outer = os.environ.get(variable)
             own = getattr(self._config.runtime, f"wandb_{key}", None)
-            shown = ",".join(own) if isinstance(own, list) else own
-            if own and outer and shown != outer:
-                self._say(f"W&B: runtime.wandb_{key}={shown}, not {variable}={outer}")
-            if own or not outer:
+            if own or not os.environ.get(variable):
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
         config = to_plain(self._config) | {key: about.get(key) for key in FACTS}
@@ -356,7 +352,7 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
 
 
 def _id_of(run_dir: Path, config: Config) -> str:
-    """Returns the id of a run in W&B: its own and that of its training, which --force renews."""
+    """Returns the id of a run in W&B: its own and that of its training."""
     about = directory.read_provenance(run_dir, run=config.run_id)
     return f"{config.run_id}-{about['training']}" if about else config.run_id
 

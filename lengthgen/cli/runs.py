@@ -1,11 +1,10 @@
-"""lengthgen show and rm, and what keeps a run aside that is trained again."""
+"""lengthgen show and rm."""
 
 import shlex
 import shutil
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import Runs, chosen_runs, names_and_overrides
-from lengthgen.cli.console import echo, print_table, warn
+from lengthgen.cli.console import echo, print_table
 from lengthgen.cli.lists import record, table
 from lengthgen.errors import UserError
 
@@ -85,21 +84,6 @@ def remove_runs(
             run_dir.rename(gone)
             shutil.rmtree(gone.parent)
             echo(f"removed {run_dir}")
-
-
-def set_aside(run_dir: Path) -> None:
-    """Moves a run to aside/ of its folder, if it is there, and says so."""
-    if not run_dir.exists():
-        return
-    places = (run_dir.parent / "aside" / f"{run_dir.name}-{n}" for n in count(1))
-    kept = next(path for path in places if not path.exists())
-    with idle(run_dir):
-        kept.parent.mkdir(exist_ok=True)
-        run_dir.rename(kept)
-    from lengthgen.terminal import from_here
-
-    place = from_here(kept)
-    warn(f"--force: the run that was here is {place} now; lengthgen rm {place} removes it")
 
 
 @contextmanager

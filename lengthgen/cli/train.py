@@ -36,17 +36,13 @@ def train(
             autocompletion=complete_runs,
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Train again; the run that is there is kept in aside/.")
-    ] = False,
     submitted: Annotated[str | None, typer.Option(metavar="RUN_ID", hidden=True)] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
-    for option, value in (("--gpus", gpus), ("--force", force)):
-        if value and "RANK" in os.environ:
-            raise UserError(f"{option}: torchrun has started this process already; drop {option}")
+    if gpus and "RANK" in os.environ:
+        raise UserError("--gpus: torchrun has started this process already; drop --gpus")
     if cfg not in (None, "job"):
         raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
     from lengthgen.config.schema import to_plain
@@ -64,7 +60,7 @@ def train(
         echo(yaml.safe_dump(to_plain(config), sort_keys=False).rstrip())
         return
     from lengthgen import pipeline
-    from lengthgen.runs import directory, distributed, status
+    from lengthgen.runs import distributed, status
     from lengthgen.terminal import from_here
 
     if submitted not in (None, config.run_id):  # by a sweep, before this process began
@@ -75,23 +71,13 @@ def train(
         failed = status.Status("failed", reason=why)
         status.write(config.runtime.root / submitted, failed, run=submitted)
         raise UserError(why)
-    if force or gpus is not None:
-        from lengthgen.runs import devices
-
-        n = gpus or 1
-        last = distributed.Ranks(rank=n - 1, world_size=n, local_rank=n - 1)
-        devices.device_of(config.runtime, last)  # refuses more processes than GPUs
-        experiment.opened(say=warn, is_new=force)
-    if force:
-        from lengthgen.cli.runs import set_aside
-
-        set_aside(config.run_dir)
-        if gpus is not None:  # --from and --plugin of its processes may name what was moved
-            directory.write_config(config, config.run_dir, experiment.plugins)
-            overrides, options = [], ["--from", str(config.run_dir)]
     if gpus is not None:
+        from lengthgen.runs import devices
         from lengthgen.sweep.grid import train_arguments
 
+        last = distributed.Ranks(rank=gpus - 1, world_size=gpus, local_rank=gpus - 1)
+        devices.device_of(config.runtime, last)  # refuses more processes than GPUs
+        experiment.opened(say=warn)
         words = train_arguments(overrides, config_dir=config_dir, plugins=files)
         return _start_processes(gpus, config, words + options)
     run_dir = pipeline.train(experiment)

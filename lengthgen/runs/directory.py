@@ -121,16 +121,10 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 
 
 def load_corpus(
-    config: Config,
-    source: Source,
-    run_dir: Path,
-    *,
-    say: Callable[[str], None],
-    is_new: bool = False,
+    config: Config, source: Source, run_dir: Path, *, say: Callable[[str], None]
 ) -> TokenizedCorpus:
     """Returns the corpus of a run. Raises UserError if the run was begun on other tokens.
 
-    A run that is new takes the text as it is now, whatever an earlier one was begun on.
     That of an imported model has no training text, unless it is compared with the validation text.
     """
     asked, kept = config.corpus, run_dir.parent / ".tokenizers" / Path(config.corpus.tokenizer).name
@@ -142,10 +136,10 @@ def load_corpus(
         source,
         cache_dir=config.runtime.cache_dir,
         say=say,
-        fingerprint=None if is_new else begun,
+        fingerprint=begun,
         with_training=config.train.tokens > 0 or config.eval.deduplicate,
     )
-    if not is_new and begun not in (None, corpus.fingerprint):  # its numbers would mix two corpora
+    if begun not in (None, corpus.fingerprint):  # its numbers would mix two corpora
         raise UserError(
             f"{run_dir}: corpus {corpus.name} has changed since this run began (tokens "
             f"{begun[:12]} then, {corpus.fingerprint[:12]} now); restore it, or remove the run"

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_
 
 SECONDS_BETWEEN_POLLS = 0.2
 TRAINING = 0.75  # of a run's time, about; the rest is its evaluation
-MOST_MEASURED = 12  # by a dry run
 Say = Callable[[str], None]
 Show = Callable[[Sequence[str]], None]
 Process = subprocess.Popen[bytes]
@@ -211,25 +209,16 @@ def _end_of(child: Child) -> PointState:
 def seconds_left(points: Sequence[Point], slot: Slot, *, say: Say) -> float:
     """Returns about how long the steps that points lack take one after the other.
 
-    A step of each model, scheme, corpus, length and the like is measured. Of more than
-    MOST_MEASURED of these, the others are taken to be as fast as the mean.
+    A step of each recipe is measured; its seeds take as long.
     """
-    kinds: dict[str, tuple[Point, list[int]]] = {}
+    seconds, total = dict[str, float](), 0.0
     for point in points:
-        train, done = point.config.train, status.checkpoint_folders(point.run_dir)[-1:]
-        if left := train.steps - sum(map(status.step_of, done)):
-            kind = f"{point.config.model} {point.config.scheme} {point.config.corpus} "
-            kind += f"{train.length} {train.batch_tokens} {train.precision} {train.optimizer}"
-            kinds.setdefault(kind, (point, []))[1].append(left)
-    measured, total, others = list[float](), 0.0, [*kinds.values()][MOST_MEASURED:]
-    for point, left in [*kinds.values()][:MOST_MEASURED]:
-        measured.append(seconds_per_step(point, slot, say=say))
-        total += measured[-1] * sum(left)
-        of_points = f"{sum(left):,} steps left in {len(left)} point{'s' * (len(left) > 1)}"
-        say(f"{point.title}: {measured[-1]:.3g} s a step, {of_points} like it")
-    if others:
-        say(f"{len(others)} more kinds of point: taken to be as fast as the mean of these")
-        total += fmean(measured) * sum(sum(left) for _, left in others)
+        recipe, done = point.experiment.recipe, status.checkpoint_folders(point.run_dir)[-1:]
+        if left := point.config.train.steps - sum(map(status.step_of, done)):
+            if recipe not in seconds:
+                seconds[recipe] = seconds_per_step(point, slot, say=say)
+                say(f"{point.title}: {seconds[recipe]:.3g} s a step")
+            total += left * seconds[recipe]
     return total
 
 

@@ -1,4 +1,4 @@
-"""Runs are shown, chosen, changed, trained again and removed; what a user keeps as defaults."""
+"""Runs are shown, chosen, changed and removed; what a user keeps as defaults."""
 
 import json
 import os
@@ -9,14 +9,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 import yaml
 from commands import Shell, here
 from small import SMALL, config_of, valid
-from small_corpora import write
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Train, overrides_of
@@ -141,6 +139,13 @@ def test_a_run_is_shown_with_its_command_its_files_and_its_curve(shell: Shell, r
     assert "\nno curve: this run has no evaluation yet" in shell.run("show", run.name).out
 
 
+def test_a_folder_that_is_no_run_is_left_out_of_several(shell: Shell, run: Path) -> None:
+    (run.parent / "notes").mkdir()
+    ran = shell.run("show", *map(str, run.parent.glob("*")))  # as runs/*
+    assert (ran.code, ran.out) == (0, shell.run("show", run.name).out)
+    assert ran.err.endswith("notes: no run, left out\n")
+
+
 @pytest.mark.parametrize("answer", ["--yes", "y\n", "n\n", ""])
 def test_a_run_is_removed_only_if_that_is_wanted(
     shell: Shell, run: Path, answer: str, monkeypatch: pytest.MonkeyPatch
@@ -162,9 +167,8 @@ def test_a_run_that_is_worked_on_or_has_nobody_to_ask_about_stays(shell: Shell, 
     assert "another process is at work" not in shell.error_of("rm", "none")
     for work in ("train", "eval", "probe"):
         with status.run_lock(run, work):
-            for words in (["rm", run.name, "--yes"], ["train", "--from", run.name, "--force"]):
-                ran = shell.run(*words)
-                assert (ran.code, "another process is at work" in ran.err) == (2, True)
+            ran = shell.run("rm", run.name, "--yes")
+            assert (ran.code, "another process is at work" in ran.err) == (2, True)
     (run / "slurm.json").write_text("{")
     assert "not the record of a Slurm job" in shell.error_of("rm", run.name, "--yes")
     (run / "slurm.json").unlink()
@@ -218,43 +222,6 @@ def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) ->
         f"{lost} is not evaluated: {lost} diverged: why; lower train.lr",
     ]
     assert shell.error_of("eval", "runs/lost") == f"{lost} diverged: why; lower train.lr"
-
-
-def test_force_trains_again_and_keeps_what_was_there(shell: Shell, run: Path) -> None:
-    weights = status.final_weights(run, run=run.name)
-    begun = {directory.read_provenance(run, run=run.name)["training"]}  # W&B names its run by it
-    (run / "note.txt").write_text("mine")
-    for n in (1, 2):
-        ran = shell.run("train", "--from", run.name, "--force")
-        assert ran.code == 0
-        begun.add(directory.read_provenance(run, run=run.name)["training"])
-        assert len(begun) == n + 1
-        kept = run.parent / "aside" / f"{run.name}-{n}"
-        assert f"is runs/aside/{kept.name} now; lengthgen rm runs/aside/{kept.name} rem" in ran.err
-        assert status.final_weights(kept, run=run.name) == weights
-    assert (run.parent / f"aside/{run.name}-1/note.txt").exists()
-    assert job("--from", f"runs/aside/{run.name}-1")["runtime"]["root"] == str(run.parent)
-    ran = shell.run("eval", *map(str, run.parent.iterdir()))  # as runs/*
-    assert ran.code == 0
-    assert f"{run.parent}/aside: no run, left out" in ran.err.splitlines()
-    assert status.final_weights(run, run=run.name) == weights
-    assert directory.run_dirs(run.parent) == [run]
-
-
-def test_force_trains_on_changed_text_or_keeps_the_run(shell: Shell, tmp_path: Path) -> None:
-    small = [word for word in QUICK if not word.startswith("corpus.")]
-    words = [*small, "scheme=nope", "corpus=files", "corpus.path=texts", "corpus.tokenizer=bytes"]
-    texts = {f"{i}.txt": Random(i).randbytes(600).hex() for i in range(4)}
-    write(tmp_path / "texts", texts)
-    assert shell.run("train", *words).code == 0
-    (run,) = directory.run_dirs(Path("runs"))
-    (tmp_path / "texts" / "3.txt").write_bytes(b"\xff")
-    assert "3.txt is not UTF-8" in shell.error_of("train", *words, "--force")
-    assert status.final_weights(run, run=run.name) is not None
-    (tmp_path / "texts" / "3.txt").write_text(Random(9).randbytes(600).hex())
-    shutil.rmtree("runs/.cache")
-    assert shell.run("train", *words, "--force").code == 0
-    assert Path(f"runs/aside/{run.name}-1").is_dir()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import commands
 import pytest
 import torch
 from commands import here
-from parts import SLOPE
 from repository import TELLING
 from small import SMALL, refusal, small_config
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -51,21 +50,6 @@ def test_rows_and_weights_are_those_of_one_process(tmp_path: Path) -> None:
         # softmax ignores: its column's gradient is rounding alone, and Adam makes steps of that.
         if not name.endswith("W_R"):
             torch.testing.assert_close(got[name], weight, rtol=0, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_torchrun_trains_again_what_its_own_folder_names(tmp_path: Path) -> None:
-    (tmp_path / "slope.py").write_text(SLOPE.format(slope=0.5))
-    words = [*SMALL, "scheme=nope", "+scheme.parts.slope={}", f"runtime.root={tmp_path}/runs"]
-    words += ["+scheme.variants.mine={logn: {}}", "--plugin", f"{tmp_path}/slope.py"]
-    assert here("train", *words).code == 0
-    (run_dir,) = (tmp_path / "runs").glob("nope*")
-    (plugin,) = run_dir.glob("plugins/*.py")
-    again = ["--from", str(run_dir), "--plugin", str(plugin), "--force", "--gpus", "1"]
-    again += ["~scheme.variants.mine"]
-    ran = commands.run("-m", "lengthgen", "train", *again)
-    assert ran.code == 0, ran.err
-    assert status.final_weights(run_dir, run=run_dir.name) is not None
 
 
 @pytest.mark.slow
