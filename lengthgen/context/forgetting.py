@@ -79,4 +79,5 @@ FORGETTING = Forgetting(
     source="Forgetting curve, arXiv 2410.04727",
     place=_place,
     texts=2,
+    bounds=(-1, 1),
 )

@@ -10,6 +10,7 @@ and variants. The evaluator is eval.evaluator, or else the run itself without a 
 it predicts well at T by chance are chosen then, and its loss rises at every other length.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,4 +137,5 @@ KEY_TOKENS = KeyTokens(
     block=matched_block,
     reads=("evaluator", "train_length"),
     texts=1,
+    bounds=(0, math.inf),
 )

@@ -23,7 +23,7 @@ from lengthgen.context.retrieval import DEPTHS, DRAWN, FORMS, RETRIEVAL
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report.intervals import Estimate, gap
 from lengthgen.report.series import short
-from lengthgen.report.statistics import EPS, CurvePoint, Sums, loss_of, scores, unchanged
+from lengthgen.report.statistics import EPS, CurvePoint, Sums, bounded, loss_of, scores, unchanged
 
 FINE = 0.99  # of the tokens are copied
 CHANCE = 1 / (DRAWN + 1)
@@ -83,6 +83,13 @@ def estimate(sums: Sums, point: CurvePoint) -> Estimate:
     return sample.mean(0)
 
 
+def share(sums: Sums, point: CurvePoint) -> Estimate:
+    """Returns the share of hits, with its interval within 0 and 1."""
+    sample = sums.sample([point])
+    assert sample is not None  # a point that has rows
+    return bounded(sample, (0, 1))
+
+
 def fine(rows: pd.DataFrame, series: str) -> Reach | None:
     """Returns how far a series copies all but one in a hundred tokens."""
     sums = hits(own_rows(rows, FORGETTING.name), [0])
@@ -112,13 +119,13 @@ def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:
     if not (at := points(sums, series)):
         return None
     wanted: dict[str, Any] = json.loads(own["config"].iloc[0])["eval"]
-    share, tests = wanted.get("effective", 0.85), list[tuple[bool, bool, bool]]()
-    has_base = estimate(sums, at[0]).low > CHANCE
+    kept, tests = wanted.get("effective", 0.85), list[tuple[bool, bool, bool]]()
+    has_base = share(sums, at[0]).low > CHANCE
     for p in at:
         sample = sums.sample([p, at[0]])
         if sample is None:
             break
-        left = gap(sample.sums[0], share * sample.sums[1], sample.counts_D)
+        left = gap(sample.sums[0], kept * sample.sums[1], sample.counts_D, sample.groups_D)
         tests.append((left.value >= 0, left.low >= 0, left.high >= 0))
     return reach([p.length for p in at], [tuple(x and has_base for x in t) for t in tests])
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from lengthgen.context import lengths
 from lengthgen.context.forgetting import FORGETTING
 from lengthgen.context.key_tokens import KEY_TOKENS
-from lengthgen.context.lengths import Reach, estimate, hits, own_rows, points
+from lengthgen.context.lengths import Reach, hits, own_rows, points, share
 from lengthgen.context.retrieval import DEPTHS, FORMS, RETRIEVAL
 from lengthgen.report import style
 from lengthgen.report.report import ReportSection
@@ -111,7 +111,7 @@ def found_at_shortest(rows: pd.DataFrame, series: str) -> str:
     """Returns "76% of values at 64 tokens"; nothing without a measurement."""
     sums = hits(own_rows(rows, RETRIEVAL.name), lengths.form_places("single"))
     first = points(sums, series)[:1]
-    return "".join(f"{estimate(sums, p).value:.0%} of values at {p.length:,} tokens" for p in first)
+    return "".join(f"{share(sums, p).value:.0%} of values at {p.length:,} tokens" for p in first)
 
 
 def _trained(rows: pd.DataFrame, names: list[str]) -> dict[str, int]:
@@ -168,8 +168,8 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
             TableCell(number(perplexity(s.mean(0).value)) if (s := sample.get(n)) else "-")
             for n in columns
         ]
-        share = f"{last['n_scores'] / last['n_tokens']:.1%}"
-        lines.append([TableCell(name), TableCell(share), *cells, TableCell(f"{others:.3f}")])
+        part = f"{last['n_scores'] / last['n_tokens']:.1%}"
+        lines.append([TableCell(name), TableCell(part), *cells, TableCell(f"{others:.3f}")])
     chosen = own["config"].astype(str).iloc[0].partition('"evaluator": "')[2].partition('"')[0]
     yield Table(
         title="Perplexity of key tokens, by context length",
@@ -197,7 +197,7 @@ def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
         for place, line in ((0, {"marker": "o", "markersize": 3}), (1, {"ls": (0, (1, 1.5))})):
             sums = hits(own, [place])
             at = points(sums, name)
-            values = [estimate(sums, p) for p in at]
+            values = [share(sums, p) for p in at]
             x, y = [p.length for p in at], [e.value for e in values]
             axes.plot(x, y, color=colours[name], **line)
             if not place:
@@ -230,15 +230,15 @@ def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
     for axes, name in zip(grid, names, strict=False):
         shares = np.full((len(DEPTHS), len(columns)), np.nan)
         for n, of in own[own["series"] == name].groupby("length"):
-            found, tries = (np.sum([*of[key]], axis=0) for key in ("hits", "tries"))
+            n_found, tries = (np.sum([*of[key]], axis=0) for key in ("hits", "tries"))
             shape = len(FORMS), len(DEPTHS)
-            by_form = np.divide(found, tries, where=tries > 0, out=np.full(found.shape, np.nan))
+            by_form = np.divide(n_found, tries, where=tries > 0, out=np.full(tries.shape, np.nan))
             shares[:, columns.index(n)] = np.nanmean(by_form.reshape(shape), axis=0)
         axes.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="viridis")
-        for (i, j), share in np.ndenumerate(shares):
-            if share == share:
-                ink = "black" if share > 0.6 else "white"
-                axes.text(j, i, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=7)
+        for (i, j), found in np.ndenumerate(shares):
+            if found == found:
+                ink = "black" if found > 0.6 else "white"
+                axes.text(j, i, f"{found:.0%}", ha="center", va="center", color=ink, fontsize=7)
         axes.set_title(name, loc="left", fontsize=style.FONT_SIZE, pad=3)
         axes.set_xticks(range(len(columns)), map(short, columns))
         axes.set_yticks(range(len(DEPTHS)), [f"{depth:.0%}" for depth in DEPTHS])

@@ -202,4 +202,5 @@ RETRIEVAL = Retrieval(
     source="forms of RULER, arXiv 2404.06654, scored without generating",
     place=_place,
     texts=len(FORMS),
+    bounds=(0, 1),
 )

@@ -49,6 +49,7 @@ class Protocol:
     matched: bool = False  # scored by itself, to the bit; rows keep sums over copy opportunities
     predicts: bool = False  # the most likely token is kept beside the nats of the right one
     texts: int = 0  # that it reads in place of each window, by `scored`; 0: it reads the windows
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # of its score; (0, 1) is a share
 
     def block_of(self, length: int, config: Config) -> int:
         """Returns how many targets a window scores: all that it has, or those of its block."""

@@ -15,7 +15,7 @@ from lengthgen.errors import UserError, first_line
 from lengthgen.hub.families import is_ignored
 from lengthgen.model.transformer import Transformer
 
-TOLERANCE = 1e-4  # of logits, in fp32
+TOLERANCE = 1e-4  # of logits in fp32, of the largest one if it is above 1
 LARGEST = 2**31  # parameters of a model that is held twice
 PRODUCTS = 2**38  # of parameters and tokens: seconds of a CPU
 LOGITS = 2**27  # of tokens and the vocabulary
@@ -63,7 +63,8 @@ def compare(
 ) -> None:
     """Says how much the logits of a model and those of transformers differ, on up to 2 T tokens.
 
-    `ends`: transformers takes no text beyond T. Raises UserError above 1e-4, in fp32.
+    `ends`: transformers takes no text beyond T. Raises UserError above 1e-4 of the largest logit:
+    both round, and SmolLM2-135M, whose logits reach 35, differs by 7e-4 at 2,043 tokens.
     """
     n_parameters = sum(p.numel() for p in model.parameters())
     longest = T if ends else 2 * T
@@ -73,7 +74,7 @@ def compare(
         return
     import transformers
 
-    difference = 0.0
+    difference, largest = 0.0, 1.0
     try:
         with _quiet(), torch.inference_mode():
             kind: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(theirs.config)]
@@ -86,13 +87,14 @@ def compare(
                 given = other(tokens_BT, use_cache=False).logits
                 own = model.logits(model(tokens_BT))
                 difference = max(difference, float((given - own).abs().max()))
+                largest = max(largest, float(given.abs().max()))
     except Exception as error:  # of any type
         why = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{folder}: transformers cannot compute it ({why})") from None
-    if not difference <= TOLERANCE:
+    if not difference <= (most := TOLERANCE * largest):
         raise UserError(
             f"{folder}: logits of {n} tokens differ by {difference:.2g} from those of "
-            f"transformers {transformers.__version__}, more than {TOLERANCE:g}: config.json says "
+            f"transformers {transformers.__version__}, more than {most:.1g}: config.json says "
             "what is not known here; nothing is imported"
         )
     bound = "" if n == longest else f", the bound for this size (2 T = {2 * T:,})"

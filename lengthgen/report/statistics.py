@@ -9,7 +9,7 @@ are paired by seed and document. Intervals are clustered by the groups of docume
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,16 @@ import numpy as np
 import pandas as pd
 
 from lengthgen.evaluation.protocols import HEADLINE, named
-from lengthgen.report.intervals import Estimate, Floats, Ints, compare, gap, ratio, signs
+from lengthgen.report.intervals import (
+    Estimate,
+    Floats,
+    Ints,
+    as_share,
+    compare,
+    gap,
+    ratio,
+    signs,
+)
 from lengthgen.report.series import Selection, select, short
 
 EPS = 0.01  # nats per token that count as nothing
@@ -119,6 +128,15 @@ def scores(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
     return rows["score"].fillna(math.inf), rows["n_scores"].fillna(0)
 
 
+def bounded(sample: Sample, bounds: tuple[float, float]) -> Estimate:
+    """Returns the mean of the first point with its interval within bounds; (0, 1): of a share."""
+    mean = sample.mean(0)
+    if bounds == (0, 1) and math.isfinite(mean.value):
+        return as_share(mean, int(sample.counts_D.sum()))
+    low, high = (float(np.clip(end, *bounds)) for end in (mean.low, mean.high))
+    return replace(mean, low=low, high=high)
+
+
 def used_context(losses: Mapping[int, float], train_length: int) -> int | None:
     """Returns c*, the shortest length up to T whose loss is within EPS of the lowest up to T.
 
@@ -169,7 +187,9 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     of_context = Sums(rows[rows["n_scores"].notna()], scores)
     for p in of_context.rows:
         if len(of_context.rows[p]) == n_seeds[p[:2]] and (sample := of_context.sample([p])):
-            records.append(p._asdict() | _numbers("score", sample.mean(0)))
+            records.append(
+                p._asdict() | _numbers("score", bounded(sample, named(p.protocol).bounds))
+            )
     headline, both = rows[rows["protocol"] == HEADLINE], (sums, Sums(rows, copies))
     for series, T in zip(facts.index, facts["train_length"], strict=True):
         own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]

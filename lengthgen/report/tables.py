@@ -32,7 +32,11 @@ MARKED = (
     "Bold: the lowest. =: may be as good, all series of a length compared jointly at 95 %. "
     "?: not comparable with it."
 )
-NONE = {**dict.fromkeys(("value", "low", "high"), math.nan), "word": "", "mark": ""}  # of findings
+NONE = {
+    **dict.fromkeys(("value", "low", "high", "bits"), math.nan),
+    "word": "",
+    "mark": "",
+}  # of findings
 NOT_MARKED = "Nothing is marked as the best: that takes two seeds and two documents in common."
 
 
@@ -216,16 +220,21 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
 def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table:
     """Returns perplexity by length, the lowest at the longest common length first, and costs.
 
-    A variant has the cost of its checkpoint.
+    Beside them bits per byte, which other tokenizers share, at T or the longest common length. A
+    variant has the cost of its checkpoint.
     """
     runs = selection.rows.drop_duplicates(["series", "run"])
     costs = {h: key for h, key in COSTS.items() if protocol == HEADLINE and runs[key].notna().any()}
     medians = runs.groupby("series")[[*costs.values()]].median()
     lengths = numbers.doubled(numbers.lengths, most=MOST_COLUMNS)[-MOST_COLUMNS:]
+    at = T if (T := min(numbers.T.values())) in numbers.common else numbers.common[-1]
+    bits = {name: numbers.finding(name, "loss", at)["bits"] for name in numbers.series}
+    of_bytes = any(math.isfinite(x) for x in bits.values())
     rows = [
         [
             *numbers.about(name),
             *(numbers.perplexity(name, n) for n in lengths),
+            *[TableCell("-" if math.isnan(bits[name]) else f"{bits[name]:.3f}")] * of_bytes,
             *(TableCell("-" if cost != cost else f"{cost:,.0f}") for cost in medians.loc[name]),
         ]
         for name in numbers.series
@@ -235,7 +244,11 @@ def perplexities(selection: Selection, numbers: Numbers, protocol: str) -> Table
     marked = [MARKED] if has_best else [NOT_MARKED] if len(rows) > 1 else []
     return Table(
         title=f"Perplexity, {_scored(selection.rows, protocol)}; {selection.title}",
-        head=["scheme", "seeds", *map(short, lengths), *costs],
+        head=[
+            *("scheme", "seeds", *map(short, lengths)),
+            *[f"bits/byte at {short(at)}"] * of_bytes,
+            *costs,
+        ],
         rows=rows,
         notes=[*(f"n/a: {reason}." for reason in sorted(skipped - {""})), *marked],
         leaves_out=len(lengths) < len(numbers.lengths),

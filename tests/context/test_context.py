@@ -2,6 +2,7 @@
 """How much context a model uses, by models of which it is known."""
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from small import create, plan_of, refusal, small_config
 from small_corpora import load_tokens
 from torch import Tensor
-from trained import ALONE, QUIET
+from trained import ALONE, QUIET, save_model, weights_of
 
 import lengthgen
 from lengthgen import pipeline
@@ -28,6 +29,7 @@ from lengthgen.files import read_rows
 from lengthgen.model.build import redesigned
 from lengthgen.report.load import load
 from lengthgen.report.series import select
+from lengthgen.report.statistics import findings
 from lengthgen.schemes import design
 
 V = 200
@@ -191,6 +193,46 @@ def test_key_tokens_and_their_loss_are_those_that_one_computes_by_hand(tmp_path:
         own = rows[rows["length"] == length]
         np.testing.assert_allclose(own["score"], -2 * math.log(p), rtol=1e-6)
         np.testing.assert_allclose(own["nats"], -2 * math.log(0.05 * 0.45), rtol=1e-6)
+
+
+def test_an_evaluator_chooses_the_tokens_and_has_to_share_the_tokenizer(
+    trained: Path, finished: Callable[..., Path]
+) -> None:
+    (run_dir,) = trained.glob("*-*-*")
+    other, weights = shutil.copytree(run_dir, trained / "other"), weights_of(run_dir)
+    run = of_run(run_dir)
+    model = run.build(vocab_size=len(weights["embedding.weight"]))
+    noise = torch.Generator().manual_seed(3)  # after which a few tokens need T
+    for name, weight in weights.items():
+        model.state_dict()[name].copy_(weight + 0.4 * torch.randn(weight.shape, generator=noise))
+    save_model(other, model, run.config, step=8)
+
+    def chosen(where: Path, evaluator: str | None) -> list[tuple[float, float]]:
+        given: Any = {"eval.protocols": ["key_tokens"], "eval.lengths": [16]}
+        given |= {"eval.evaluator": evaluator, "eval.targets": 16, "eval.endpoints": 16}
+        rows = pipeline.evaluate(of_run(run_dir, given), where, ranks=ALONE, show=QUIET)
+        return [(row["n_scores"], row["nats"]) for row in rows]
+
+    by_itself, by_other = chosen(run_dir, None), chosen(run_dir, "other")
+    assert sum(n for n, _ in by_other) > 0
+    assert by_itself != by_other
+    assert [n for n, _ in by_other] == [n for n, _ in chosen(other, None)]
+    assert [nats for _, nats in by_other] == [nats for _, nats in by_itself]
+    assert "no such run" in refusal(chosen, run_dir, "nobody")
+    (stranger,) = finished("scheme=rope", "corpus.tokenizer=bpe", "corpus.vocab_size=280").glob(
+        "*-*-*"
+    )
+    assert "another tokenizer" in refusal(chosen, run_dir, str(stranger))
+
+
+def test_intervals_of_scores_hold_what_a_score_can_be(tmp_path: Path) -> None:
+    how: Any = {"documents": DOCUMENTS[:3], "protocols": ["retrieval", "forgetting"]}
+    rows = findings(rows_of(copier(None), tmp_path, lengths=[64], **how))
+    scores = rows.loc[rows["quantity"] == "score"].set_index("protocol")
+    low, high = scores["low"], scores["high"]
+    assert 0 < low["retrieval"] < 1  # all are right, but 3 documents show no more than that
+    assert high["retrieval"] == 1
+    assert -1 <= low["forgetting"] <= high["forgetting"] <= 1
 
 
 def test_bits_per_byte_are_those_of_the_text_that_is_scored() -> None:
