@@ -198,6 +198,11 @@ def test_tables_that_are_written_by_hand_have_a_row_for_each_choice() -> None:
     assert studies == set(choices("study", config_dir=None))
 
 
+def test_the_tables_of_schemes_by_mechanism_are_those_that_the_schemes_give() -> None:
+    written = runpy.run_path(str(ROOT / "docs" / "mechanisms.py"))
+    assert written["page"]() == DOCS["schemes.md"], "run python docs/mechanisms.py"
+
+
 def test_every_file_that_a_page_names_exists() -> None:
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for page in (README, contributing, *DOCS.values()):
