@@ -48,6 +48,7 @@ class ReportSection:
     """
 
     title: str
+    headline: str = ""  # what all of it comes to
     drawings: Mapping[str, Callable[[], Figure | None]] = field(default_factory=dict)  # by file
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
@@ -120,6 +121,7 @@ def text_section(
     return ReportSection(
         title=f"C{selection.title[1:]}",
         drawings={f"{name}{end}": draw for name, draw in drawings.items()},
+        headline=headline(numbers[main]),
         sentences=[*sentences(numbers[main], bases)],
         tables=[
             *tables.verdicts(numbers[main]),
@@ -168,6 +170,38 @@ def training_section(
 def _limit(note: str, series: Sequence[str], *, n_series: int) -> str:
     """Returns "rope, alibi: one seed"; "All: one seed" if there are no other series."""
     return f"{'All' if 1 < n_series == len(series) else ', '.join(series)}: {note}."
+
+
+def headline(own: Numbers) -> str:
+    """Returns which series is best at the longest length, what ties with it, and who fails where.
+
+    Best is what the table of perplexities marks; without a mark, of one seed, the least is named.
+    A series is harmed from the first length on from which every verdict is *harmed*.
+    """
+    n, best, ties = own.common[-1], list[str](), list[str]()
+    lowest = [(own.perplexity(name, n), name) for name in own.series]
+    lowest = [(cell, name) for cell, name in lowest if cell.text not in ("-", "n/a")]
+    for cell, name in lowest:
+        best += [f"{name} ({cell.text})"] * (cell.mark == "best")
+        ties += [name] * (cell.mark == "tie")
+    parts: list[str] = []
+    if best:
+        parts.append(f"Lowest perplexity at {short(n)}: {', '.join(best)}")
+        parts += [f"not distinguishable from it: {', '.join(ties)}"] if ties else []
+    elif len(lowest) > 1:
+        (cell, name), *_ = lowest
+        parts.append(f"Lowest perplexity at {short(n)}: {name} ({cell.text}), not compared")
+    harmed: dict[int, list[str]] = {}
+    for name in own.series:
+        lengths = own.beyond(name)
+        words = [own.finding(name, "gain", length)["word"] for length in lengths]
+        first = max((i for i, word in enumerate(words, 1) if word != "harmed"), default=0)
+        if first < len(words):
+            harmed.setdefault(lengths[first], []).append(name)
+    for length, names in sorted(harmed.items()):
+        parts.append(f"harmed from {short(length)} on: {', '.join(names)}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def sentences(own: Numbers, bases: Mapping[str, str]) -> Iterator[str]:

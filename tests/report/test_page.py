@@ -94,10 +94,39 @@ def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> Non
 
 
 def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
-    order = ('alt="Perplexity by context length', "alibi neither", "<h3>Verdicts", "<h2>Method")
+    order = (
+        "Lowest perplexity at",
+        'alt="Perplexity by context length',
+        "alibi neither",
+        "<h3>Verdicts",
+        "<h2>Method",
+    )
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert "rope is harmed by context beyond T: perplexity" in page
+
+
+@pytest.mark.parametrize(
+    ("holds_to", "seeds", "said"),
+    [
+        ({"rope": 600, "t5": 20_000}, (1, 2), ["at 16k: t5 (20.09);", "1k on: rope."]),
+        ({"rope": 600, "t5": 20_000, "alibi": 20_000}, (1, 2), ["not distinguishable from it: "]),
+        ({"rope": 600, "t5": 5000}, (1, 2), ["1k on: rope; harmed from 8k on: t5."]),
+        ({"rope": 600, "t5": 20_000}, (1,), ["at 16k: t5 (20.09), not compared;"]),
+        ({"rope": 20_000}, (1, 2), []),
+    ],
+)
+def test_the_headline_says_who_is_lowest_what_ties_and_who_is_harmed_from_where(
+    holds_to: dict[str, int], seeds: Sequence[int], said: list[str]
+) -> None:
+    lengths = [256 << i for i in range(7)]
+    frames = [
+        frame(lambda s, d, n, to=to: 3.0 + (n > to), scheme=name, seeds=seeds, lengths=lengths)
+        for name, to in holds_to.items()
+    ]
+    headline = report.sections(pd.concat(frames))[0].headline
+    assert all(part in headline for part in said), headline
+    assert bool(headline) == bool(said)
 
 
 def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from() -> None:
