@@ -24,7 +24,7 @@ TITLES = {  # of folders below lengthgen/schemes/, and of what is in none
     "layers": "Layers of two kinds",
     "conv": "Short convolutions",
 }
-USUAL = {"rope", "window", "pi", "logn", "recurrence"}  # beside what a scheme is about
+USUAL = {"rope", "window", "pi", "log_scaling", "recurrence"}  # beside what a scheme is about
 STUDIES = {"schemes": "", "plain": "results/plain.md", "plain_pilot": "results/plain.md"}
 HEAD = "| scheme | file | year | parameters | kernel | measured here | the paper claims |"
 

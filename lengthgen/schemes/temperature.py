@@ -41,6 +41,24 @@ class Logn(QueryFactor):
         return 1 + beyond.log() / math.log(T)
 
 
+class LogScaling(QueryFactor):
+    """SWAN's scaling: Puvvada et al. 2025, arXiv 2504.08719, appendix D. Only in evaluation.
+
+    The query with n keys before it is multiplied by log_a(a + n), at least 1. a: in multiples of T;
+    the paper fits it to a trained model, and does not state it. There in layers without positions.
+    """
+
+    def __init__(self, shape: ModelDims, *, a: PositiveFloat) -> None:
+        super().__init__(shape)
+        self.a = tokens(a, shape)
+        if self.a < 2:
+            raise ValueError(f"a={a} is {self.a} token; the base of a logarithm is 2 at least")
+
+    def factor(self, c: AttentionContext) -> Tensor:
+        n = (c.n_visible() - 1).to(c.dtype)
+        return torch.ones_like(n) if c.training else (self.a + n).log() / math.log(self.a)
+
+
 class Ssmax(QueryFactor):
     """SSMax, scalable softmax: Nakanishi 2025, arXiv 2501.19399. Queries times s_h ln n.
 

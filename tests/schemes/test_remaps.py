@@ -19,7 +19,13 @@ from lengthgen.schemes.mask import Window
 from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfextend, StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
 from lengthgen.schemes.rotary.string import String
-from lengthgen.schemes.temperature import Llama4Temperature, Logn, Ssmax, Temperature
+from lengthgen.schemes.temperature import (
+    Llama4Temperature,
+    Logn,
+    LogScaling,
+    Ssmax,
+    Temperature,
+)
 
 SHAPE = small_model("nope").shape  # T = 16
 LENGTH = 40
@@ -184,6 +190,17 @@ def at_rows(*rows: int, dtype: torch.dtype = torch.float64) -> list[AttentionCon
     """Returns the contexts of single queries, that of row i with i + 1 keys."""
     c = context(small_model("nope"), 1, dtype=dtype)
     return [replace(c, shape=LONG, rows=slice(i, i + 1), cols=slice(0, i + 1)) for i in rows]
+
+
+def test_log_scaling_is_a_logarithm_to_the_base_a_in_evaluation_alone() -> None:
+    part = LogScaling(SHAPE, a=0.5)  # of 16 tokens
+    c = bare_call(SHAPE, LENGTH)
+    want = [math.log(8 + n, 8) for n in range(LENGTH)]
+    close(part.factor(c), torch.tensor(want, dtype=torch.float64), atol=1e-12)
+    assert float(part.factor(c)[0]) == 1
+    assert torch.equal(part.factor(replace(c, training=True)), torch.ones(LENGTH).double())
+    few = replace(c, rows=slice(30, LENGTH), q_pos=c.pos[30:])
+    assert torch.equal(part.factor(few), part.factor(c)[30:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
