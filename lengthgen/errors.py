@@ -60,6 +60,20 @@ def shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
+OTHER_NAMES = {  # of keys, as other programs have them
+    **dict.fromkeys(("learning_rate", "max_lr"), "train.lr"),
+    **dict.fromkeys(("batch_size", "per_device_train_batch_size"), "train.batch_tokens"),
+    **dict.fromkeys(("epochs", "num_train_epochs"), "train.tokens"),
+    **dict.fromkeys(("max_steps", "iterations"), "train.steps"),
+    **dict.fromkeys(("length", "block_size", "context_length", "seq_len"), "train.length"),
+    **dict.fromkeys(("hidden_size", "n_embd", "dim"), "model.d_model"),
+    **dict.fromkeys(("num_layers", "n_layer", "num_hidden_layers"), "model.n_layers"),
+    **dict.fromkeys(("num_heads", "n_head", "num_attention_heads"), "model.n_heads"),
+    **dict.fromkeys(("dtype", "bf16"), "train.precision"),
+    "output_dir": "runtime.root",
+}
+
+
 def suggestion(
     word: str, known: Iterable[str], *, otherwise: str = "Tab completes the known ones"
 ) -> str:
@@ -68,6 +82,8 @@ def suggestion(
     `otherwise` stands for a list that is too long.
     """
     names = sorted(known)
+    if (meant := OTHER_NAMES.get(word.rsplit(".", 1)[-1])) in names:
+        return f"did you mean {meant}?"
     last = [name.rsplit(".", 1)[-1] for name in names]
     near = get_close_matches(word, names, n=1, cutoff=0.6)
     if not near:  # a key under the wrong section: compare the last component alone

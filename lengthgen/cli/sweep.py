@@ -109,7 +109,7 @@ def run(
     """Runs or submits what is left of the points, and returns the states of all of them then."""
     from lengthgen.runs import devices
     from lengthgen.sweep import local, states
-    from lengthgen.sweep.slurm import options, submit
+    from lengthgen.sweep.slurm import check_available, options, submit
     from lengthgen.terminal import Board, clock
 
     if slurm is not None and (jobs or gpus):
@@ -126,6 +126,8 @@ def run(
     if slurm is not None and needs and not (options(slurm).gpus or asks):
         raise UserError("--slurm: runtime.device=cuda needs a GPU; add gpus=1, or set SBATCH_GRES")
     available = local.gpus_for(todo) if slurm is None else []
+    if slurm is not None:
+        check_available()
     _prepare(todo, here=slurm is None)
     if slurm is not None:
         if todo := states.pending(points, states.states_of(points)):  # others may be queued by now

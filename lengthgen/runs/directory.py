@@ -189,8 +189,8 @@ def every(root: Path) -> list[Path]:
     if runs := run_dirs(root):
         return runs
     raise UserError(
-        f"{root} holds no run yet; lengthgen train scheme=rope makes one, runtime.root=DIR looks "
-        "elsewhere"
+        f"{root.absolute()} holds no run yet; lengthgen train scheme=rope makes one, "
+        "runtime.root=DIR looks elsewhere"
     )
 
 

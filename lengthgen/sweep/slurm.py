@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,18 +116,23 @@ def job_of(run_dir: Path) -> SlurmJob | None:
         raise UserError(f"{path}: {why}") from None
 
 
+def check_available() -> None:
+    """Raises UserError where nothing can be submitted, which is told before text is prepared."""
+    if find_spec("submitit") is None:
+        raise UserError('--slurm needs submitit; pip install "lengthgen[slurm]"')
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
+
+
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
     """Submits all points as job arrays, and writes into each run directory which job owns it."""
-    try:
-        import submitit
-        from submitit.core.utils import FailedJobError
-        from submitit.helpers import clean_env
-    except ImportError:
-        raise UserError('--slurm needs submitit; pip install "lengthgen[slurm]"') from None
-    if shutil.which("sbatch") is None or shutil.which("srun") is None:
-        raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
+    check_available()
+    import submitit
+    from submitit.core.utils import FailedJobError
+    from submitit.helpers import clean_env
+
     folder = (root / ".slurm").absolute()
     kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
     executor = submitit.SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES)

@@ -93,7 +93,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
         ("rm some-run", "some-run: no such run in runs; "),
-        ("eval", "runs holds no run yet; lengthgen train scheme=rope makes one"),
+        ("eval", "/runs holds no run yet; lengthgen train scheme=rope makes one"),
         (f"eval eval.lengths=[{'1,' * 200}2]", "runs holds no run yet"),
         ("eval train.lr=1", "train.lr: only eval.* and runtime.* can be given here; the run fixes"),
         ("list runs runtime.root=", "runtime.root: an empty value is no folder; give runtime.root"),

@@ -20,7 +20,7 @@ ROOMS = {
     "context": 901,  # was 675; the audit of a model
     "data": 1550,
     "encoder_decoder": 231,
-    "errors, escaping, files, terminal": 376,  # was 342; a board of runs
+    "errors, escaping, files, terminal": 392,  # was 342; a board of runs, keys of other programs
     "evaluation": 1098,  # was 1065; limited seconds, groups of rows
     "experiment": 252,  # from words to objects: what pipeline, evaluation and model did
     "generation": 90,
