@@ -207,7 +207,7 @@ def test_repo_turns_by_positions_of_a_network_behind_the_first_layers() -> None:
 
 @pytest.mark.parametrize("case", published("kda"))
 def test_kda_is_the_published_recurrence(case: dict[str, Any]) -> None:
-    n = 40  # two pieces
+    n = 40  # three pieces
     q, k = (F.normalize(det(1, 1, n, 4, a=a), dim=-1) for a in (0.7, 1.1))
     log_a, b = -(1 + det(1, 1, n, 4, a=0.9)) / 4, (1 + det(1, 1, n, a=0.5)) / 2
     got = delta_weights(q / 2, k, log_a, b) @ det(1, 1, n, 4, a=0.3)

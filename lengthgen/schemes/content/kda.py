@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.parameters import cast, normal
 
-PIECE = 32  # tokens whose decays are held pairwise, N x N x K numbers
+PIECE = 16  # tokens whose decays are held pairwise, N x N x K numbers
 
 
 class Kda(Part):
