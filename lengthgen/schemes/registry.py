@@ -45,9 +45,10 @@ class Design:
 
         Raises UserError, below the dotted key, for what cannot be honoured.
         """
-        scheme = self._of(self.shape)
-        if self.encoder_shape is not None:
-            scheme.encoder = self._of(self.encoder_shape)
+        with torch.random.fork_rng(devices=[]):  # parts draw initial values
+            scheme = self._of(self.shape)
+            if self.encoder_shape is not None:
+                scheme.encoder = self._of(self.encoder_shape)
         for part in scheme.all:
             if part.reads_alignment:
                 part.alignment_ids = self.alignment_ids
