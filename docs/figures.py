@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lengthgen.report import figures, over_training, style
-from lengthgen.report.load import load
+from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings
 from lengthgen.report.statistics import over_training as found_over_training
@@ -28,7 +28,7 @@ NAMES = {
 
 def study(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Returns the comparable rows of a committed study, and its findings on the matched tail."""
-    rows = select(load([ROOT / "results" / name]))[0].rows
+    rows = select(load_rows([ROOT / "results" / name]))[0].rows
     found = findings(rows)
     return rows, found[(found["protocol"] == "tail") & ~found["reference"]]
 
@@ -44,8 +44,8 @@ def hero() -> Figure | None:
 
 def budget(draw: Callable[[pd.DataFrame], Figure | None]) -> Figure | None:
     """Draws what the kept checkpoints of the plain schemes show over training tokens."""
-    selection = select(load([ROOT / "results" / "plain"], checkpoints=True))[0]
-    return draw(over_training.points(found_over_training(selection)))
+    selection = select(load_rows([ROOT / "results" / "plain"], checkpoints=True))[0]
+    return draw(over_training.training_points(found_over_training(selection)))
 
 
 @style.styled()
@@ -88,7 +88,7 @@ def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.3)
 
 def accuracy(name: str, task: str) -> Figure | None:
     """Draws the accuracy of a task of a committed study over length."""
-    section = tasks.section(load([ROOT / "results" / name]))
+    section = tasks.tasks_section(load_rows([ROOT / "results" / name]))
     return None if section is None else section.figures[f"accuracy-{task}"]
 
 

@@ -15,7 +15,7 @@ from lengthgen.evaluation.callables import Logits
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import report as pages
 from lengthgen.report import statistics
-from lengthgen.report.load import load as load_rows
+from lengthgen.report.load import load_rows as load_rows
 from lengthgen.report.load import of_model, only
 from lengthgen.report.series import select
 from lengthgen.runs import directory
@@ -116,7 +116,7 @@ def results(runs: Run | Sequence[Run] | None = None, *, checkpoints: bool = Fals
     Returns:
         A row for each corpus, series (runs of one recipe), protocol and length: its perplexity, its
         loss in nats per token with the 95 % interval `low` to `high` over seeds and documents (NaN
-        where skipped), and what else identifies it. `lengthgen.report.load.load` has the rows
+        where skipped), and what else identifies it. `lengthgen.report.load.load_rows` has the rows
         per run and document that it is made of.
 
     Raises:
@@ -209,9 +209,9 @@ def measure(
     with Progress(is_main=True) as show:
         given_model = callables.Given(logits, config, vocab_size=corpus.vocab_size)
         scored = asked.opened_on(corpus).scored(given_model, ranks=ALONE, show=show)
-        rows = of_model(callables.measured(scored), config)
+        rows = of_model(callables.rows_of_callable(scored), config)
     if report is not None:
-        pages.write(rows, pages.sections(rows), Path(report))
+        pages.write_pages(rows, pages.sections(rows), Path(report))
     return statistics.curves(statistics.findings(rows))
 
 

@@ -31,7 +31,7 @@ def csv_cell(value: object) -> object:
     return f"'{visible(value)}" if value[:1] in "=+-@" and len(value) > 1 else visible(value)
 
 
-def markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Returns text for Markdown that is neither an HTML tag nor a link.
 
     Emphasis and, outside of tables, bars keep their meaning.

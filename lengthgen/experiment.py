@@ -18,6 +18,8 @@ from lengthgen.errors import UserError
 from lengthgen.runs import directory
 
 if TYPE_CHECKING:
+    import torch
+
     from lengthgen.data.corpora import TokenizedCorpus
     from lengthgen.data.objective import Objective
     from lengthgen.data.sources import Say, Source
@@ -181,7 +183,7 @@ def resolve(
     Raises UserError, with the dotted key, for all that is wrong and needs no text and no weights.
     The plugins run.
     """
-    files = plugin_files.read(plugins)
+    files = plugin_files.read_plugins(plugins)
     digests = [plugin.digest for plugin in files]
     draft = schema.drafted(words, config_dir=config_dir, plugins=digests)
     if not draft.train.tokens:
@@ -201,7 +203,7 @@ def of_run(
     Raises UserError too for a plugin of the run that is not given.
     """
     config = config_of(run_dir, changes or {}, config_dir=config_dir)
-    given, kept = plugin_files.read(plugins), run_dir / "plugins"
+    given, kept = plugin_files.read_plugins(plugins), run_dir / "plugins"
     return resolved(config, plugin_files.required(config.plugins, given, kept=kept))
 
 
@@ -233,7 +235,7 @@ def config_of(
     for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
-    return schema.stored(plain, config_dir=config_dir)
+    return schema.from_stored(plain, config_dir=config_dir)
 
 
 def changed(
@@ -245,7 +247,7 @@ def changed(
     config = config_of(run_dir, {})
     if not plugins:
         plugin_files.required(config.plugins, (), kept=run_dir / "plugins")
-    below = compose.beneath(schema.overrides_of(config), words, config_dir=config_dir)
+    below = compose.beneath(schema.overrides_giving(config), words, config_dir=config_dir)
     if not config.train.tokens:  # imported: it trains, and is scored beside its training text, now
         below = [w for w in below if w not in ("train.precision=fp32", "eval.deduplicate=false")]
     return run_dir, resolve([*below, *words], config_dir=config_dir, plugins=plugins)
@@ -278,7 +280,7 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
     kind = architecture(config, scheme)
     kind.check(config)
     protocols = protocols_of(config, objective)
-    trained = {name: p.shape for name, p in scheme.build().named_parameters()}
+    trained = _shapes(scheme)
     variants: dict[str, Design | UserError] = {}
     for name in config.eval.reference_variants:
         try:
@@ -290,9 +292,8 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
         named |= {name: f"scheme.variants.{name}" for name in config.scheme.variants}
     for name, where in named.items():
         design = design_of(config.variant(name), where=where)
-        variant = design.build()
-        added = sorted(n for n, p in variant.named_parameters() if trained.get(n) != p.shape)
-        if added:
+        shapes = _shapes(design)
+        if added := sorted(name for name in shapes if trained.get(name) != shapes[name]):
             raise UserError(
                 f"{where}: a variant is training-free, but this one adds the parameter {added[0]}; "
                 "make it a scheme of its own"
@@ -309,3 +310,11 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
         scheme=scheme,
         variants=variants,
     )
+
+
+def _shapes(design: "Design") -> "dict[str, torch.Size]":
+    """Returns the shapes of a scheme's parameters; the global generator stays where it is."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        return {name: p.shape for name, p in design.build().named_parameters()}

@@ -11,7 +11,7 @@ from lengthgen import tracking
 from lengthgen.config.schema import InitFrom
 from lengthgen.errors import Refused
 from lengthgen.evaluation import evaluator
-from lengthgen.evaluation.evaluator import Kept, Row
+from lengthgen.evaluation.evaluator import EvalRow, Kept
 from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.evaluation.validation import validator
 from lengthgen.experiment import Experiment, Opened
@@ -43,7 +43,7 @@ def evaluate(
     opened: Opened | None = None,
     kept: Kept = (),
     seconds: float = math.inf,
-) -> list[Row]:
+) -> list[EvalRow]:
     """Computes the cells of the experiment that a run lacks, and returns the rows of all.
 
     Of limited seconds, those that fit. Raises Refused if the run has no checkpoint or a length that
@@ -63,7 +63,7 @@ def evaluate_runs(
     *,
     kept: Kept = (),
     seconds: float = math.inf,
-) -> list[tuple[Path, Experiment, list[Row]]]:
+) -> list[tuple[Path, Experiment, list[EvalRow]]]:
     """Adds what is missing of the curves of runs; returns those that are evaluated, and rows.
 
     The rows are those that an experiment asks for, whether they were there or not, also of the
@@ -72,7 +72,7 @@ def evaluate_runs(
     """
     ranks = Ranks.from_env()
     device = devices.device_of(experiments[0].config.runtime, ranks)
-    evaluated: list[tuple[Path, Experiment, list[Row]]] = []
+    evaluated: list[tuple[Path, Experiment, list[EvalRow]]] = []
     with ranks.connected(device.type), Progress(is_main=ranks.is_main) as show:
         for experiment, run_dir in zip(experiments, run_dirs, strict=True):
             before = _n_bytes(run_dir)

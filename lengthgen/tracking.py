@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import Stopped, UserError
-from lengthgen.files import read_rows, writing
+from lengthgen.files import Row, read_rows, writing
 from lengthgen.runs import directory, status
 from lengthgen.runs.signals import SCHEDULER, handled
 from lengthgen.terminal import from_here
@@ -37,7 +37,6 @@ PRESET = "wandb/lineseries/v0"
 FIELDS = {"step": "length", "lineKey": "series", "lineVal": "loss"}
 TITLES = {"title": "Loss by context length", "xname": "context length in tokens"}
 FACTS = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
-Row = Mapping[str, Any]
 Points = dict[int, dict[str, Any]]  # numbers and verdict by length
 
 
@@ -268,7 +267,7 @@ class Tracker:
         is_curve = name == "curves"
         run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
         with TemporaryDirectory() as folder:
-            page, *_ = report.write(rows, sections, Path(folder))
+            page, *_ = report.write_pages(rows, sections, Path(folder))
             run.log_artifact(page, name=f"report-{run.id}", type="report")
         if self._config.runtime.wandb_checkpoint:
             weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
@@ -365,9 +364,9 @@ def _numbers(row: Row) -> dict[str, Any]:
 def _evaluated(run_dir: Path, *, say: Callable[[str], Any]) -> tuple[Any, Any, str, Any, Points]:
     """Returns rows and sections of a run's report, its table for W&B, its numbers by length."""
     from lengthgen.report import report, statistics
-    from lengthgen.report.load import load
+    from lengthgen.report.load import load_rows
 
-    rows = load([run_dir], checkpoints=True, say=say)
+    rows = load_rows([run_dir], checkpoints=True, say=say)
     sections = report.sections(rows)
     text = rows.loc[rows["unit"].isna()]
     if len(text):
@@ -405,7 +404,7 @@ def _by_tokens(rows: Any) -> Points:
     points: Points = {}
     texts = select(rows.loc[rows["unit"].isna()]) if rows["tokens_seen"].nunique() > 1 else []
     for known in (statistics.over_training(text) for text in texts if len(text.earlier)):
-        shown = over_training.points(known.loc[known["variant"].isna()])
+        shown = over_training.training_points(known.loc[known["variant"].isna()])
         for row in shown.to_dict("records"):
             what = "loss" if row["quantity"] == "loss" else "context_gain"
             key = f"kept/{what}@{int(row['length'])}"

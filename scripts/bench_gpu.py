@@ -24,7 +24,7 @@ from lengthgen.training.step import (
     check_finite,
     fresh_state,
     launch_step,
-    loss_of,
+    loss_function,
 )
 
 PEAK = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}
@@ -41,7 +41,7 @@ def measured(experiment: Experiment, device: torch.device) -> str:
         torch.cuda.reset_peak_memory_stats(device)
     model = experiment.create(vocab_size=VOCAB)
     state = fresh_state(config, experiment.objective, model, device=device)
-    loss, T = loss_of(state, ranks=ALONE), config.train.length
+    loss, T = loss_function(state, ranks=ALONE), config.train.length
     tokens_BT = torch.randint(VOCAB, (config.train.batch, T), device=device)
     rows_B = torch.arange(len(tokens_BT), device=device)
     size = devices.micro_batch(config.runtime, device, T)

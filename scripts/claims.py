@@ -26,7 +26,7 @@ import pandas as pd
 import yaml
 
 from lengthgen.report.intervals import Estimate, Floats, as_share, gap, holm, ratio
-from lengthgen.report.load import load
+from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
 from lengthgen.report.statistics import CurvePoint, Sample, Sums, loss_of
 
@@ -55,7 +55,7 @@ class Place:
 @cache
 def rows_of(study: str) -> pd.DataFrame:
     """Returns the rows of a study with their series; of tasks those of every task."""
-    return pd.concat([text.rows for text in select(load([RESULTS / study]))])
+    return pd.concat([text.rows for text in select(load_rows([RESULTS / study]))])
 
 
 @cache

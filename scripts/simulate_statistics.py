@@ -30,12 +30,12 @@ from lengthgen.report.intervals import (
     spread_of,
     upper,
 )
-from lengthgen.report.statistics import Word, verdict
+from lengthgen.report.statistics import Verdict, verdict
 from lengthgen.report.tables import Table, TableCell, markdown
 
 Rng = np.random.Generator
 SHAPES = ("normal", "heavy")
-WORDS: tuple[Word, ...] = ("uses", "flat", "harmed", "unclear")
+WORDS: tuple[Verdict, ...] = ("uses", "flat", "harmed", "unclear")
 RESAMPLES = 400
 SIZES: Mapping[str, Sequence[float]] = {  # of groups, relative to each other
     "24 equal": [1] * 24,
@@ -210,7 +210,7 @@ def verdicts(rng: Rng, n: int) -> str:
     """How often each word is said of a model whose gain is known."""
     gains = (0.0, 0.005, 0.0101, -0.0101, 0.03, -0.03)
 
-    def said(shape: str, R: int, D: int, gain: float) -> list[Word]:
+    def said(shape: str, R: int, D: int, gain: float) -> list[Verdict]:
         differ_NRD = effects(rng, shape, R, D, seed=0.001, document=0.03, n=(n,))
         return [*map(verdict, estimates(gain + differ_NRD, np.arange(D)))]
 

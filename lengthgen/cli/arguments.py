@@ -67,7 +67,7 @@ def known_variants() -> list[str]:
     """Returns the variants of any scheme, and those that a scheme has of its own."""
     from lengthgen.config import compose
 
-    own = [compose.read(file) for file in compose.choices("scheme", config_dir=None).values()]
+    own = [compose.read_yaml(file) for file in compose.choices("scheme", config_dir=None).values()]
     names = {name for plain in own for name in plain.get("variants") or {}}
     return sorted({*compose.choices(compose.VARIANT, config_dir=None), *names})
 
@@ -141,7 +141,7 @@ def chosen_runs(
             warn_once(f"{name}: no run, left out")  # runs/* has more than runs
     if names and not found:
         raise UserError(f"none of {', '.join(names)} is a run")
-    return found or [directory.newest(root)], changes
+    return found or [directory.newest_run(root)], changes
 
 
 def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[str]]:

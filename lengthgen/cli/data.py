@@ -44,7 +44,7 @@ def show_corpus(
 
     config = experiment.config
     cache_dir = config.runtime.cache_dir
-    loaded = corpora.load(config.corpus, experiment.source, cache_dir=cache_dir, say=warn)
+    loaded = corpora.load_tokenized(config.corpus, experiment.source, cache_dir=cache_dir, say=warn)
     for head, rows in tables(loaded, T=config.train.length):
         print_table(head, rows)
         echo("")

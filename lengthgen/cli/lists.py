@@ -85,7 +85,7 @@ def choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Liste
     if kind == "schemes":
         head.append("variants")
         for row, file in zip(rows, files.values(), strict=True):
-            row.append(", ".join(compose.read(file).get("variants") or {}))
+            row.append(", ".join(compose.read_yaml(file).get("variants") or {}))
     return head, rows
 
 
@@ -94,13 +94,13 @@ def runs(root: Path, conditions: Sequence[str] = ()) -> list[dict[str, Any]]:
     from lengthgen.config import compose
     from lengthgen.runs import directory
 
-    run_dirs = sorted(directory.run_dirs(root), key=directory.written)
+    run_dirs = sorted(directory.run_dirs(root), key=directory.written_at)
     if conditions and run_dirs:
         configs: dict[str, dict[str, Any]] = {}
         for path in run_dirs:
             with suppress(UserError):  # what is damaged is no run of any value
-                configs[path.name] = compose.read(path / "config.yaml")
-        kept = compose.matching(configs, conditions)
+                configs[path.name] = compose.read_yaml(path / "config.yaml")
+        kept = compose.runs_matching(configs, conditions)
         run_dirs = [path for path in run_dirs if path.name in kept]
     return [record(run_dir) for run_dir in run_dirs]
 

@@ -57,7 +57,7 @@ def write_report(
     if conditions and out and out.resolve() in folders:
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
-    rows = load.load(paths or directory.every(root), checkpoints=True, say=warn)
+    rows = load.load_rows(paths or directory.every(root), checkpoints=True, say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
     if check:
@@ -75,7 +75,7 @@ def _check(rows: "DataFrame") -> None:
     from lengthgen.report import leaderboard, tables
 
     own = {*rows.attrs.get("folders", {})} or {*rows["run"]}
-    if lines := leaderboard.broken(rows, own):
+    if lines := leaderboard.broken_rules(rows, own):
         for line in lines:
             warn(line)
         raise UserError("a row of the table has to keep its rules; see the lines above")
@@ -99,7 +99,7 @@ def _of_study(
         warn(f"study={name}: {missing} of {len(every)} points are not evaluated yet")
     if not found:
         raise UserError(f"study={name}: nothing is evaluated; run {every[0].command}")
-    rows = load.load([point.run_dir for point in found], checkpoints=True, say=warn)
+    rows = load.load_rows([point.run_dir for point in found], checkpoints=True, say=warn)
     return load.asked(rows, {point.run_id: point.config.eval for point in found}), name
 
 
@@ -108,11 +108,11 @@ def _write(rows: "DataFrame", out: Path, as_json: bool, *, again: bool = False) 
     from lengthgen.report import report, statistics
 
     sections = report.sections(rows)
-    page, *_ = report.write(rows, sections, out, again=again)
+    page, *_ = report.write_pages(rows, sections, out, again=again)
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))
         warn(str(page))
     else:
-        echo(report.summary(sections))
+        echo(report.short_tables(sections))
         echo(page)

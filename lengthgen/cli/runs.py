@@ -30,7 +30,7 @@ def show_runs(arguments: Runs = None) -> None:
 
         config = directory.load_config(run_dir)
         print_table(*table([record(run_dir)]))
-        words = [w for w in schema.overrides_of(config) if not w.startswith("runtime.")]
+        words = [w for w in schema.overrides_giving(config) if not w.startswith("runtime.")]
         plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
         words += [word for path in plugins for word in ("--plugin", path)]
         command, init = "train", config.train.init_from

@@ -69,7 +69,7 @@ def train(
             f"and is that of {config.run_id} now; restore it, or rerun the sweep"
         )
         failed = status.Status("failed", reason=why)
-        status.write(config.runtime.root / submitted, failed, run=submitted)
+        status.write_status(config.runtime.root / submitted, failed, run=submitted)
         raise UserError(why)
     if gpus is not None:
         from lengthgen.runs import devices
@@ -102,5 +102,5 @@ def _start_processes(gpus: int, config: "Config", words: list[str]) -> None:
         warn(f"error: {failed.reason}")
         if failed.rank:  # rank 0 has written how it ended
             failure = status.Status("failed", reason=failed.reason)
-            status.write(config.run_dir, failure, run=config.run_id)
+            status.write_status(config.run_dir, failure, run=config.run_id)
     sys.exit(failed.exit_code)

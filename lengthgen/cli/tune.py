@@ -32,12 +32,12 @@ def tune(
 
     note_defaults(overrides, config_dir)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
-    points = tuning.points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
+    points = tuning.tuning_points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if dry_run or any(point.state not in ("done", "diverged") for point in states.values()):
         more = print_states(points, states, submitted=slurm is not None)
         sys.exit(more and not dry_run)
-    written = tuning.write(points, out)
+    written = tuning.write_rates(points, out)
     echo(written[0].read_text(encoding="utf-8").rstrip("\n"))
     for path in written:
         echo(path)

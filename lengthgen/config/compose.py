@@ -69,12 +69,12 @@ def describe(file: Path) -> str:
     return " ".join(itertools.takewhile(bool, stripped))
 
 
-def load(group: str, choice: str) -> dict[str, Any]:
+def load_choice(group: str, choice: str) -> dict[str, Any]:
     """Returns the values of a shipped choice's YAML, not composed with anything."""
-    return read(conf_dir() / group / f"{choice}.yaml")
+    return read_yaml(conf_dir() / group / f"{choice}.yaml")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
     try:
         plain: object = yaml.load(read_bytes(path).decode(), Loader=CSafeLoader)
@@ -91,7 +91,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def defaults() -> dict[str, Any]:
     """Returns the values of conf/config.yaml itself, without those of the groups."""
-    plain = read(conf_dir() / "config.yaml")
+    plain = read_yaml(conf_dir() / "config.yaml")
     del plain["defaults"]
     return plain
 
@@ -105,7 +105,7 @@ def user_file() -> Path:
 def user_defaults() -> dict[str, Any]:
     """Returns what the user's file sets, by dotted key, groups by name; none without the file."""
     path = user_file()
-    return flatten(read(path)) if os.path.isfile(path) else {}  # False where it cannot look
+    return flatten(read_yaml(path)) if os.path.isfile(path) else {}  # False where it cannot look
 
 
 def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
@@ -312,7 +312,7 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     """Returns the choices of each group, and the default of each key that any choice has."""
     folders = _folders(config_dir)
     groups = {group: sorted(folders[group]) for group in sorted({*folders} - {VARIANT})}
-    config = read(conf_dir() / "config.yaml")
+    config = read_yaml(conf_dir() / "config.yaml")
     chosen = [item for entry in config.pop("defaults")[1:] for item in entry.items()]
     others, usual = dict[str, Any](), flatten(config)
     for group in groups:
@@ -325,7 +325,7 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     return {key: [value] for key, value in one_line.items()} | groups
 
 
-def matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]) -> set[str]:
+def runs_matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]) -> set[str]:
     """Returns the runs, of plain configurations by run, that meet conditions such as seed=1,2.
 
     The value of a group, such as scheme or task, is the name of its choice. Raises UserError for a
@@ -390,7 +390,7 @@ def _as_override(value: object) -> str:
 
 def settings_of(group: str, file: Path, *below: Path) -> dict[str, Any]:
     """Returns what a choice sets by dotted key, groups by name, with the files it begins with."""
-    plain, settings = read(file), dict[str, Any]()
+    plain, settings = read_yaml(file), dict[str, Any]()
     for item in plain.pop("defaults", None) or []:
         if isinstance(item, dict):
             settings |= {key.rpartition("/")[2]: choice for key, choice in item.items()}
@@ -511,7 +511,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None) -> dict[str, An
         *(ValueError, OSError, RecursionError),
     ) as error:
         for file in config_dir.glob("*/*.yaml") if config_dir is not None else []:
-            read(file)  # names one that is not valid
+            read_yaml(file)  # names one that is not valid
         unknown = re.match(r"Could not override '(.+)'", str(error))
         if unknown is not None:
             raise _unknown_key(unknown[1], config_dir) from None

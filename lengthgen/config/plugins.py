@@ -45,7 +45,7 @@ class Plugin:
         return sys.modules[name]
 
 
-def read(paths: Sequence[Path]) -> tuple[Plugin, ...]:
+def read_plugins(paths: Sequence[Path]) -> tuple[Plugin, ...]:
     """Returns files that this command may run, each content once, by their digests."""
     by_digest: dict[str, Plugin] = {}
     for path in paths:

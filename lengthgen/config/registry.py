@@ -73,7 +73,7 @@ def registered(
     return by_name
 
 
-def chosen(
+def class_named(
     name: str, known: Mapping[str, type[T]], plugins: Sequence[Plugin], *, what: str, where: str
 ) -> type[T]:
     """Returns the class of a name. Raises UserError with a suggestion for a name that is none."""

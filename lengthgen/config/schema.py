@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,7 +68,7 @@ Positive = Annotated[Integer, Field(gt=0, le=LARGEST)]
 NonNegative = Annotated[Integer, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[Number, Field(gt=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
-Sample = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
+SampleSize = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 Word = Annotated[str, Field(min_length=1)]
 # "" is no folder.
@@ -77,6 +77,9 @@ Distinct = AfterValidator(_distinct)
 Arguments = dict[str, Any]  # the class that takes them checks types and bounds
 Parts = dict[str, Arguments]
 Variants = dict[str, dict[str, Arguments | None]]
+
+
+AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 before the text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,13 +290,13 @@ class Eval(Section):
     variants: Annotated[list[Word], Distinct]
     reference_variants: Annotated[list[Word], Distinct]
     targets: Positive
-    endpoints: Sample
+    endpoints: SampleSize
     endpoints_per_document: Positive
     deduplicate: bool
-    sliding_documents: Sample
-    exact_targets: Sample
+    sliding_documents: SampleSize
+    exact_targets: SampleSize
     max_context: Annotated[Length, Field(gt=0, le=LARGEST)]
-    blocks: Sample
+    blocks: SampleSize
     seed: NonNegative
     precision: Literal["fp32", "bf16"]
     decode: Annotated[Integer, Field(ge=0, le=10**6)]
@@ -431,7 +434,7 @@ class Draft(Section):
             raise UserError(
                 f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; {remedy}"
             )
-        return own[variant] if variant in own else compose.read(files[variant])
+        return own[variant] if variant in own else compose.read_yaml(files[variant])
 
 
 class Config(Draft):
@@ -530,7 +533,7 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
     if not path:
         return
     where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
-    known = validate(dict[str, Rates], compose.read(_absolute(str(path))), where=where)
+    known = validate(dict[str, Rates], compose.read_yaml(_absolute(str(path))), where=where)
     if scheme not in known:
         raise UserError(
             f"{where}has no rate for scheme {scheme}, only for {', '.join(known)}; "
@@ -573,7 +576,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> D
     return config.model_copy(update=update)
 
 
-def stored(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Config:
+def from_stored(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Config:
     """Returns the configuration that a run folder holds; what is changed of it names no argument.
 
     Raises UserError as `from_plain` does.
@@ -634,7 +637,7 @@ def to_plain(config: Draft) -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-def overrides_of(config: Config) -> list[str]:
+def overrides_giving(config: Config) -> list[str]:
     """Returns the overrides that give a configuration, but for its plugins: groups first."""
     plain = _as_given(config)
     groups = {group: plain[group] for group in ("scheme", "model", "corpus")}
@@ -645,7 +648,7 @@ def overrides_of(config: Config) -> list[str]:
     for group, section in groups.items():
         if file := compose.choices(group, config_dir=None).get(section["name"]):
             words.append(f"{group}={section['name']}")
-            given = flatten(compose.read(file), "" if group == "task" else f"{group}.")
+            given = flatten(compose.read_yaml(file), "" if group == "task" else f"{group}.")
             words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
     if "train.tuned" in compose.user_defaults():  # the run has rates of its own
         words.append("train.tuned=null")
@@ -677,7 +680,7 @@ def _as_given(config: Draft) -> dict[str, Any]:
     plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
     files = compose.choices(compose.VARIANT, config_dir=None)
     for name in files.keys() & plain["variants"].keys():
-        if plain["variants"][name] == compose.read(files[name]):
+        if plain["variants"][name] == compose.read_yaml(files[name]):
             del plain["variants"][name]
     del plain["plugins"]
     return plain

@@ -16,7 +16,7 @@ from lengthgen.errors import UserError
 STUDY = "study"
 
 
-def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
+def expand_study(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
     """Returns one list of overrides per point: those of `compose.expand` for each block.
 
     Raises UserError as that does, and for a grid of another form.
@@ -90,7 +90,7 @@ def _values(word: str, config_dir: Path | None) -> list[str]:
 def _blocks(word: str, *, config_dir: Path | None) -> list[dict[str, str]]:
     """Returns the overrides of each block by key; none of a study without a grid."""
     file = compose.choices(STUDY, config_dir=config_dir).get(word.partition("=")[2])
-    blocks: object = compose.read(file).get(compose.GRID, []) if file else []
+    blocks: object = compose.read_yaml(file).get(compose.GRID, []) if file else []
     is_grid = isinstance(blocks, list) and all(
         isinstance(block, Mapping) for block in cast("list[object]", blocks)
     )

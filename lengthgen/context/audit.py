@@ -3,7 +3,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,24 @@ import pandas as pd
 from lengthgen import experiment, pipeline
 from lengthgen.context import report as of_context
 from lengthgen.context.lengths import own_rows
+from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError, out_of_memory
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.experiment import Experiment
 from lengthgen.hub import imported
 from lengthgen.report import report
-from lengthgen.report.load import asked, load
+from lengthgen.report.load import asked, load_rows
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import select, short
-from lengthgen.report.statistics import CurvePoint, Sums, loss_of, number, perplexity, unchanged
+from lengthgen.report.statistics import (
+    CurvePoint,
+    Sums,
+    loss_of,
+    perplexity,
+    shown_number,
+    unchanged,
+)
 from lengthgen.report.tables import Table, TableCell
 from lengthgen.runs import directory
 
@@ -34,7 +42,6 @@ SPLIT = (
     "length to one that sees the last T keys alone. Differences to the matched tail there in nats, "
     "with the 95 % interval where the tokens are the same."
 )
-Say = Callable[[str], None]
 
 
 def found(name: str, root: Path, overrides: Sequence[str], say: Say) -> Path:
@@ -88,14 +95,17 @@ def audit(
             if (line := out_of_memory(error)) is None:
                 raise
             say(line)
-        measured = load([run_dir], say=say)
+        measured = load_rows([run_dir], say=say)
         own = dict.fromkeys(measured["run"].unique(), asking.config.eval)
         tables.append(asked(measured, own))
     rows = pd.concat(tables).drop_duplicates(["protocol", "variant", "length", "document"])
     rows.attrs = tables[0].attrs
-    made = [section(rows.reset_index(drop=True)), *report.sections(rows.reset_index(drop=True))]
+    made = [
+        audit_section(rows.reset_index(drop=True)),
+        *report.sections(rows.reset_index(drop=True)),
+    ]
     made = [part for part in made if part.title != of_context.TITLE]
-    page, *_ = report.write(rows, made, out or run_dir / "audit")
+    page, *_ = report.write_pages(rows, made, out or run_dir / "audit")
     return made, page
 
 
@@ -113,7 +123,7 @@ def _fitting(asking: Experiment, run_dir: Path, say: Say) -> list[int]:
     return fitting
 
 
-def section(rows: pd.DataFrame) -> ReportSection:
+def audit_section(rows: pd.DataFrame) -> ReportSection:
     """Returns what stands on top: sentences, how far, and what a published number is made of."""
     made = of_context.section(rows)
     if made is None:
@@ -162,7 +172,7 @@ def _split(rows: pd.DataFrame) -> Iterator[Table]:
                 [
                     TableCell(name),
                     TableCell(part),
-                    TableCell(number(perplexity(loss))),
+                    TableCell(shown_number(perplexity(loss))),
                     TableCell(f"{loss:.3f}"),
                     TableCell(
                         _difference(sums, point, matched)

@@ -58,7 +58,7 @@ def audit_model(
     )
     for line in made[0].sentences:
         echo(line)
-    echo(report.summary(made[:1]))
+    echo(report.short_tables(made[:1]))
     echo(page)
 
 

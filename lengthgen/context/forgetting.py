@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lengthgen.context.reading import Text, read
+from lengthgen.context.reading import Text, read_answers
 from lengthgen.data.windows import Ints, Span, targets_of
 from lengthgen.evaluation.evaluator import donor
 from lengthgen.evaluation.protocols import Evaluation, Protocol
@@ -53,7 +53,7 @@ class Forgetting(Protocol):
                 tokens = np.concatenate([bos, before, bos, x])
                 places = np.arange(len(tokens) - span.scored - 1, len(tokens) - 1)
                 texts.append(Text(tokens[:-1], places, x[-span.scored :, None]))
-        answers = iter(read(texts, evaluation, advance))
+        answers = iter(read_answers(texts, evaluation, advance))
         scored: dict[Span, Scored] = {}
         for span in spans:
             copy, other = next(answers), next(answers)

@@ -72,7 +72,7 @@ def own_rows(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
     return rows.loc[(rows["protocol"] == protocol) & rows["document"].notna()]
 
 
-def points(sums: Sums, series: str) -> list[CurvePoint]:
+def curve_points(sums: Sums, series: str) -> list[CurvePoint]:
     """Returns the points of a series, the shortest first."""
     return sorted((p for p in sums.rows if p.series == series), key=lambda p: p.length)
 
@@ -93,17 +93,17 @@ def share(sums: Sums, point: CurvePoint) -> Estimate:
 def fine(rows: pd.DataFrame, series: str) -> Reach | None:
     """Returns how far a series copies all but one in a hundred tokens."""
     sums = hits(own_rows(rows, FORGETTING.name), [0])
-    found = [estimate(sums, p) for p in points(sums, series)]
+    found = [estimate(sums, p) for p in curve_points(sums, series)]
     tests = [(e.value >= FINE, e.low >= FINE, e.high >= FINE) for e in found]
-    return reach([p.length for p in points(sums, series)], tests)
+    return reach([p.length for p in curve_points(sums, series)], tests)
 
 
 def coarse(rows: pd.DataFrame, series: str) -> Reach | None:
     """Returns how far what was read makes more tokens right than other text does."""
     sums = Sums(own_rows(rows, FORGETTING.name), scores)
-    found = [estimate(sums, p) for p in points(sums, series)]
+    found = [estimate(sums, p) for p in curve_points(sums, series)]
     tests = [(e.low > 0, e.low > 0, e.high > 0) for e in found]
-    return reach([p.length for p in points(sums, series)], tests)
+    return reach([p.length for p in curve_points(sums, series)], tests)
 
 
 def form_places(form: str) -> range:
@@ -116,7 +116,7 @@ def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:
     """Returns the effective length of a series in a form of retrieval."""
     own = own_rows(rows, RETRIEVAL.name)
     sums = hits(own, form_places(form))
-    if not (at := points(sums, series)):
+    if not (at := curve_points(sums, series)):
         return None
     wanted: dict[str, Any] = json.loads(own["config"].iloc[0])["eval"]
     kept, tests = wanted.get("effective", 0.85), list[tuple[bool, bool, bool]]()
@@ -134,7 +134,7 @@ def holds(rows: pd.DataFrame, series: str) -> Reach | None:
     """Returns how far the loss is no more than EPS above that at T; None without one at T."""
     sums, T = Sums(own_rows(rows, HEADLINE), loss_of), int(rows["train_length"].iloc[0])
     at_T = CurvePoint(HEADLINE, unchanged(rows)[series], T)
-    at = [p for p in points(sums, series) if p.length >= T]
+    at = [p for p in curve_points(sums, series) if p.length >= T]
     if at_T not in sums.rows or not at:
         return None
     tests = list[tuple[bool, bool, bool]]()

@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     likeliest_P: Ints
 
 
-def read(
+def read_answers(
     texts: Sequence[Text], evaluation: Evaluation, advance: Callable[[int], None]
 ) -> list[Answer]:
     """Returns the answers to the texts, in their order, the same for any number of processes.

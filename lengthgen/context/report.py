@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from lengthgen.context import lengths
 from lengthgen.context.forgetting import FORGETTING
 from lengthgen.context.key_tokens import KEY_TOKENS
-from lengthgen.context.lengths import Reach, hits, own_rows, points, share
+from lengthgen.context.lengths import Reach, curve_points, hits, own_rows, share
 from lengthgen.context.retrieval import DEPTHS, FORMS, RETRIEVAL
 from lengthgen.report import style
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.statistics import Sums, number, perplexity, scores
+from lengthgen.report.statistics import Sums, perplexity, scores, shown_number
 from lengthgen.report.tables import Table, TableCell
 
 TITLE = "Use of context"
@@ -45,7 +45,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     if not texts:
         return None
     own = rows[rows["fingerprint"].isin(texts) & (rows["protocol"] != "answers")]
-    made = [text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(own))]
+    made = [context_text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(own))]
     return ReportSection(
         title=TITLE,
         drawings={name: draw for s in made for name, draw in s.drawings.items()},
@@ -56,7 +56,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     )
 
 
-def text_section(selection: Selection, end: str) -> ReportSection:
+def context_text_section(selection: Selection, end: str) -> ReportSection:
     """Returns what the series of one text show; names of files have the end."""
     rows = selection.rows
     competing = rows[~rows["reference"]]
@@ -110,7 +110,7 @@ def sentence(series: str, T: int, reaches: Mapping[str, Reach | None], found: st
 def found_at_shortest(rows: pd.DataFrame, series: str) -> str:
     """Returns "76% of values at 64 tokens"; nothing without a measurement."""
     sums = hits(own_rows(rows, RETRIEVAL.name), lengths.form_places("single"))
-    first = points(sums, series)[:1]
+    first = curve_points(sums, series)[:1]
     return "".join(f"{share(sums, p).value:.0%} of values at {p.length:,} tokens" for p in first)
 
 
@@ -163,9 +163,9 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
         counts = of.groupby("length")[["n_scores", "score", "n_tokens", "nats"]].sum()
         last = counts.iloc[-1]
         others = (last["nats"] - last["score"]) / (last["n_tokens"] - last["n_scores"])
-        sample = {p.length: sums.sample([p]) for p in points(sums, name)}
+        sample = {p.length: sums.sample([p]) for p in curve_points(sums, name)}
         cells = [
-            TableCell(number(perplexity(s.mean(0).value)) if (s := sample.get(n)) else "-")
+            TableCell(shown_number(perplexity(s.mean(0).value)) if (s := sample.get(n)) else "-")
             for n in columns
         ]
         part = f"{last['n_scores'] / last['n_tokens']:.1%}"
@@ -196,7 +196,7 @@ def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
     for name in dict.fromkeys(own["series"]):
         for place, line in ((0, {"marker": "o", "markersize": 3}), (1, {"ls": (0, (1, 1.5))})):
             sums = hits(own, [place])
-            at = points(sums, name)
+            at = curve_points(sums, name)
             values = [share(sums, p) for p in at]
             x, y = [p.length for p in at], [e.value for e in values]
             axes.plot(x, y, color=colours[name], **line)

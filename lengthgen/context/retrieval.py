@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lengthgen.context.reading import Text, read
+from lengthgen.context.reading import Text, read_answers
 from lengthgen.data.windows import Endpoint, Ints, Span, targets_of
 from lengthgen.evaluation.protocols import Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Plan, Scored
@@ -156,7 +156,7 @@ class Retrieval(Protocol):
             for own in made.values()
             for example in own
         ]
-        answers = iter(read(texts, evaluation, advance))
+        answers = iter(read_answers(texts, evaluation, advance))
         scored: dict[Span, Scored] = {}
         for span, own in made.items():
             lines: list[tuple[float, bool, bool]] = []

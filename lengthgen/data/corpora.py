@@ -79,7 +79,7 @@ class TokenizedCorpus:
         return np.diff(breaks, prepend=-1, append=len(documents.tokens)) - 1
 
 
-def load(
+def load_tokenized(
     corpus: schema.Corpus,
     source: Source,
     *,

@@ -34,7 +34,7 @@ def texts(path: Path, column: str, group: str | None) -> Iterator[tuple[str, str
 
     Raises ValueError with the place of what cannot be read and a remedy.
     """
-    row, kind = 0, kind_of(path)
+    row, kind = 0, suffix_of(path)
     try:
         with open_regular(path) as file:
             stream = _decompressed(file)
@@ -83,7 +83,7 @@ def _rows(
     """Yields text and group of each row of a file, None for a blank line."""
 
     def read(row: Any) -> tuple[str, str]:
-        return text_of(row, column), group_of(row, group)
+        return column_text(row, column), group_of(row, group)
 
     match kind:
         case ".parquet" | ".arrow":
@@ -151,7 +151,7 @@ def _kinds(schema: Any) -> dict[str, str]:
     return {field.name: names.get(str(field.type), str(field.type)) for field in schema}
 
 
-def kind_of(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """Returns the suffix of a file in lower case, that before .gz and .zst."""
     name = Path(path.name.lower())
     return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
@@ -178,7 +178,7 @@ def _reason(error: Exception, kind: str) -> str:
             return f"is damaged ({reason}); restore it, or keep it out of the folder"
 
 
-def text_of(row: Any, column: str) -> str:
+def column_text(row: Any, column: str) -> str:
     """Returns the text of a row, empty for null. Raises ValueError with a remedy."""
     if not isinstance(row, dict):
         raise ValueError("is not a JSON object with a text column")

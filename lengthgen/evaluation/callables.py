@@ -18,7 +18,7 @@ from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.token_cache import id_type
 from lengthgen.data.tokenizer import token_bytes
 from lengthgen.errors import UserError
-from lengthgen.evaluation.evaluator import Row, measured_rows
+from lengthgen.evaluation.evaluator import EvalRow, measured_rows
 from lengthgen.evaluation.plan import messages
 from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.model.transformer import Transformer
@@ -94,7 +94,7 @@ def corpus_of(
     )
 
 
-def measured(evaluation: Evaluation) -> list[Row]:
+def rows_of_callable(evaluation: Evaluation) -> list[EvalRow]:
     """Returns the rows of all cells of an evaluation."""
     for message in messages(evaluation.config, evaluation.plan):
         evaluation.show.say(message)

@@ -32,7 +32,7 @@ from lengthgen.schemes import Scheme
 from lengthgen.terminal import clock
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
-Row = dict[str, Any]
+EvalRow = dict[str, Any]
 Kept = Literal["all"] | Sequence[int]  # kept checkpoints, by the tokens seen
 Todo = dict[Cell, set[str]]  # cells without a value, and the documents of each that have a row
 
@@ -45,7 +45,7 @@ def evaluate(
     *,
     kept: Kept = (),
     seconds: float = math.inf,
-) -> list[Row]:
+) -> list[EvalRow]:
     """Computes what eval.jsonl lacks of a run that is opened, and returns the rows of all cells.
 
     `kept`: so it does with kept.jsonl, for the kept checkpoints of about these tokens, or all. A
@@ -95,7 +95,7 @@ def _kept_steps(evaluation: Evaluation, run_dir: Path, kept: Kept) -> list[int]:
     return [step for step in chosen if step != last]
 
 
-def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> list[Row]:
+def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> list[EvalRow]:
     """Computes the cells of the configuration that a file of rows lacks; returns those of all.
 
     The messages are said before.
@@ -103,14 +103,14 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
     config, ranks = evaluation.config, evaluation.ranks
     facts = {cell: cell_facts(cell, evaluation) for cell in evaluation.cells}
 
-    def stored() -> dict[Cell, list[Row]]:
+    def stored() -> dict[Cell, list[EvalRow]]:
         rows = read_rows(file, run=config.run_id)
         return {cell: [row for row in rows if facts[cell].items() <= row.items()] for cell in facts}
 
     def lacking() -> Todo:
         rows = stored() if ranks.is_main else {}
         is_whole = {c: _is_complete(c, own, evaluation.config) for c, own in rows.items()}
-        mine = [None if is_whole[c] else documents(rows[c]) for c in rows]
+        mine = [None if is_whole[c] else documents_of(rows[c]) for c in rows]
         done = zip(facts, ranks.gather(mine)[0], strict=True)
         return {cell: found for cell, found in done if found is not None}
 
@@ -129,7 +129,7 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
     return [{**row, "run": config.run_id} for rows in stored().values() for row in rows]
 
 
-def measured_rows(evaluation: Evaluation) -> list[Row]:
+def measured_rows(evaluation: Evaluation) -> list[EvalRow]:
     """Returns the rows of all cells of an evaluation; nothing is read or written."""
     todo: Todo = {cell: set() for cell in evaluation.cells}
     facts = {cell: cell_facts(cell, evaluation) for cell in todo}
@@ -137,7 +137,7 @@ def measured_rows(evaluation: Evaluation) -> list[Row]:
     return [facts[cell] | row for part in measured for cell, rows in part for row in rows]
 
 
-def cell_facts(cell: Cell, evaluation: Evaluation) -> Row:
+def cell_facts(cell: Cell, evaluation: Evaluation) -> EvalRow:
     """Returns what identifies a cell: its rows share it, and no others have it."""
     config, planned = evaluation.config, evaluation.plan
     return {
@@ -175,13 +175,13 @@ def _parts_hash(evaluation: Evaluation, variant: str | None) -> str:
     return hashlib.sha256(definition.encode()).hexdigest()[:8]
 
 
-def _is_complete(cell: Cell, rows: Sequence[Row], config: Config) -> bool:
+def _is_complete(cell: Cell, rows: Sequence[EvalRow], config: Config) -> bool:
     """True if a cell has a row of each of its documents, or one that says why it has none."""
     complete = [row for row in rows if cell.protocol.is_complete(row, config)]
-    return bool(complete) and len(documents(complete)) == complete[0]["n_documents"]
+    return bool(complete) and len(documents_of(complete)) == complete[0]["n_documents"]
 
 
-def documents(rows: Sequence[Row]) -> set[str]:
+def documents_of(rows: Sequence[EvalRow]) -> set[str]:
     return {row["document"] for row in rows} - {None}
 
 
@@ -218,7 +218,7 @@ class Job(NamedTuple):
         return sum(batch.cost(model) for batch in passes) * max(1, len(self.replacements))
 
 
-def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Row]]]:
+def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[EvalRow]]]:
     """Yields the rows of the cells to do, as soon as the forward passes of some are done.
 
     All cells of a job are scored if one of them is missing, so that what else is done, or was left
@@ -261,7 +261,7 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ro
                 f"{len(jobs) - n} measurements are left, of about {clock(left)}; rerun to go on"
             )
             return
-        nats, measured = _scored(job, evaluation), dict[Cell, list[Row]]()
+        nats, measured = _scored(job, evaluation), dict[Cell, list[EvalRow]]()
         for cell in (cell for cell in job.cells if cell in todo):
             spans = cell.windows(planned)
             rows = measured[cell] = cell.protocol.rows(spans, nats, evaluation)

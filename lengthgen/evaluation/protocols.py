@@ -26,7 +26,7 @@ from lengthgen.schemes import Design, Scheme
 from lengthgen.terminal import Progress
 
 Alteration = Literal["swap", "shuffle"]
-Block = Callable[[int, int, int], int]  # of C, K and T
+BlockSize = Callable[[int, int, int], int]  # of C, K and T
 HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
 
 
@@ -38,7 +38,7 @@ class Protocol:
     summary: str  # what is scored, in a few words
     source: str
     place: Callable[[int, Plan], Iterator[Span]] | None = None  # the windows of a length
-    block: Block | None = None  # or how many of an endpoint's K targets share a window
+    block: BlockSize | None = None  # or how many of an endpoint's K targets share a window
     objective: type[Objective] = Objective  # of the models that it scores
     mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
     by_position: bool = False  # rows keep sums by position; the longest length alone is scored

@@ -1,1 +1,1 @@
-"""Hugging Face in and out: lengthgen import, lengthgen export, and `exported.load`."""
+"""Hugging Face in and out: lengthgen import, lengthgen export, and `exported.load_exported`."""

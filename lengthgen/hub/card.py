@@ -15,7 +15,7 @@ from lengthgen.experiment import Experiment
 from lengthgen.hub.exported import About
 from lengthgen.hub.families import OWN
 from lengthgen.report import report
-from lengthgen.report.load import load
+from lengthgen.report.load import load_rows
 from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
 
@@ -88,7 +88,7 @@ def card(
 def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
     """Returns tables of what was evaluated of these weights, as Markdown."""
     try:
-        rows = load([run_dir], say=lambda message: None)
+        rows = load_rows([run_dir], say=lambda message: None)
         rows = rows.loc[rows["weights"] == checkpoint.sha256]
         sections = report.sections(rows) if len(rows) else []
     except UserError:

@@ -42,7 +42,7 @@ def export_run(
     written = folders.export(
         experiment, run_dir, Path(names[1]), license=license, repository=push, say=warn
     )
-    address = None if push is None else folders.push(written, push, say=warn)
+    address = None if push is None else folders.upload_folder(written, push, say=warn)
     echo(address or written)
 
 

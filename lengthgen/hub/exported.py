@@ -41,7 +41,7 @@ class About(Section):
     config: dict[str, Any]  # without plugins, eval and runtime
 
 
-def load(
+def load_exported(
     folder: str | Path, *, plugins: Sequence[str | Path] = ()
 ) -> tuple[Transformer, Tokenizer]:
     """Returns the model of an exported folder, in fp32 on the CPU, and its tokenizer.
@@ -64,7 +64,7 @@ def load(
     if OWN not in plain:
         raise UserError(f"{folder} is no export of lengthgen; give lengthgen import {folder}")
     about = validate(About, plain[OWN], where=f"{folder / CONFIG}: {OWN}.")
-    model = build(about, folder, plugin_files.read([Path(path) for path in plugins]))
+    model = build(about, folder, plugin_files.read_plugins([Path(path) for path in plugins]))
     if plain["model_type"] == OWN:
         state = load_file(folder / WEIGHTS)
     else:
@@ -79,7 +79,7 @@ def build(about: About, folder: Path, plugins: Sequence[Plugin] = ()) -> Transfo
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
-        "eval": compose.load("eval", "default") | nothing,
+        "eval": compose.load_choice("eval", "default") | nothing,
         "runtime": compose.defaults()["runtime"],
     }
     needed = plugin_files.required(plain["plugins"], plugins, kept=folder / "plugins")

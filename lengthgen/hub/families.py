@@ -16,11 +16,10 @@ from pydantic import BeforeValidator, Field
 
 from lengthgen import schemes
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, Model
+from lengthgen.config.schema import Config, Model, Parts
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError, first_line
 
-Parts = dict[str, dict[str, Any]]
 EMPTY = "nope"  # the scheme without parts
 INSTALL = "pip install 'lengthgen[transformers]'"
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -83,7 +82,7 @@ class FamilyTable(Section):
 @cache
 def table() -> FamilyTable:
     """Returns families.yaml."""
-    return validate(FamilyTable, compose.read(Path(__file__).with_suffix(".yaml")))
+    return validate(FamilyTable, compose.read_yaml(Path(__file__).with_suffix(".yaml")))
 
 
 def families(kind: str) -> list[Family]:
@@ -174,14 +173,14 @@ def kind_of(plain: Mapping[str, Any], *, where: Path) -> str:
     if not isinstance(kind, str) or not families(kind):
         known = ", ".join(dict.fromkeys(name.split()[0] for name in table().families))
         if kind == OWN:
-            known += "; lengthgen.hub.exported.load reads lengthgen's own layout"
+            known += "; lengthgen.hub.exported.load_exported reads lengthgen's own layout"
         raise UserError(f"{where}/config.json: no model_type={kind!r} here; known: {known}")
     if isinstance(n := plain.get("num_hidden_layers"), int) and n > 1024:  # of which lists are made
         raise UserError(f"{where}/config.json: num_hidden_layers={n} is above 1024")
     return kind
 
 
-def read(
+def read_config(
     plain: Mapping[str, Any],
     length: int | None,
     *,
@@ -342,7 +341,7 @@ def _by_layer(
     return parts, None if all({*layer} == parts.keys() for layer in layers) else layers
 
 
-def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] | None:
+def config_json_of(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] | None:
     """Returns the config.json of a family that computes what a model does, and how it reads.
 
     None if there is no such family here.
@@ -352,7 +351,7 @@ def written(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], Read] |
     for kind in WRITTEN:
         plain = _written(kind, config, parts, vocab_size)
         try:
-            read_as = read(plain, config.train.length, where=Path())
+            read_as = read_config(plain, config.train.length, where=Path())
         except UserError:
             continue
         design = schemes.design(read_as.parts, layers=None, shape=config.shape)

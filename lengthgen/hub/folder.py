@@ -24,7 +24,7 @@ from lengthgen.experiment import Experiment
 from lengthgen.files import new_folder, replace_file
 from lengthgen.hub.card import card, to_share
 from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
-from lengthgen.hub.families import OWN, written
+from lengthgen.hub.families import OWN, config_json_of
 from lengthgen.hub.weights import Weights, theirs
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, signals
@@ -106,7 +106,7 @@ def layout(experiment: Experiment, trained: Weights) -> tuple[dict[str, Any], We
     They are those of the first family that fits, or our own.
     """
     config, rows = experiment.config, len(trained["embedding.weight"])
-    fitting = written(config, vocab_size=rows)
+    fitting = config_json_of(config, vocab_size=rows)
     if fitting is None:
         return _own_keys(config, rows), trained
     keys, read_as = fitting
@@ -155,7 +155,7 @@ def _tokenizer(corpus: TokenizedCorpus) -> Tokenizer:
     return tokenizer
 
 
-def push(folder: Path, repository: str, *, say: Say) -> str:
+def upload_folder(folder: Path, repository: str, *, say: Say) -> str:
     """Uploads an export to a repository of the Hub, and returns its address.
 
     A new one is private. Raises UserError if it cannot be written.

@@ -17,8 +17,8 @@ from lengthgen.data.tokenizer import prepended, read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.experiment import Experiment, config_of, resolved
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
-from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read
-from lengthgen.hub.reference import compare, reference
+from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read_config
+from lengthgen.hub.reference import compare_logits, reference
 from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
 from lengthgen.runs import checkpoints, directory, signals, status
 
@@ -50,7 +50,7 @@ def import_model(
     if theirs is None:
         say(f"no transformers 5 here: its reading and logits are not compared; {INSTALL}")
     keys, usual = (plain, None) if theirs is None else (theirs.keys, theirs.usual)
-    read_as = read(keys, length or trained, where=folder, usual=usual)
+    read_as = read_config(keys, length or trained, where=folder, usual=usual)
     tensors = Tensors(folder, read_as.family)
     shape, learned = read_as.model, read_as.T * ("table" in read_as.family.names)
     numbers = shape.d_model * ((shape.vocab_size or 0) + shape.n_layers * shape.d_ff + learned)
@@ -84,7 +84,7 @@ def import_model(
     if theirs is not None:
         model.load_state_dict(weights, assign=True)
         ends = read_as.family.ends
-        compare(model.eval(), theirs, folder, T=read_as.T, ends=ends, say=say)
+        compare_logits(model.eval(), theirs, folder, T=read_as.T, ends=ends, say=say)
     n = sum(weight.numel() for weight in weights.values())
     before = "nothing" if bos is None else tokenizer.id_to_token(bos)
     T = f"{read_as.T:,}"
@@ -133,7 +133,7 @@ def _experiment(
     name: str, read: Read, tensors: Tensors, overrides: Sequence[str], *, has_bos: bool
 ) -> Experiment:
     """Returns the experiment of a run that begins with these weights and takes no step."""
-    T, usual = read.T, compose.load("train", "default")["batch_tokens"]
+    T, usual = read.T, compose.load_choice("train", "default")["batch_tokens"]
     words = [*overrides, f"train.length={T}", f"train.batch_tokens={max(T, usual // T * T)}"]
     words += [f"train.lr={FINE_TUNING}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
@@ -145,7 +145,7 @@ def _experiment(
         plain["eval"]["reference_variants"] = others  # a part of its own would be replaced
     shipped: dict[str, Any] = {}
     if scheme in compose.choices("scheme", config_dir=None):
-        shipped = compose.load("scheme", scheme)
+        shipped = compose.load_choice("scheme", scheme)
     tokenizer = sha256_of(tensors.folder / "tokenizer.json")[:12]
     plain["corpus"]["tokenizer"] = str(base.runtime.root / f".tokenizers/{tokenizer}.json")
     plain["corpus"]["bos"] = has_bos
@@ -186,7 +186,7 @@ def _write(config: Config, weights: Weights) -> None:
         directory.write_config(config, aside)
         directory.write_provenance(aside, None, run=run, weights=weights, code={})
         checkpoints.mark_trained(aside, run=run)
-        status.write(aside, status.Status("done"), run=run)
+        status.write_status(aside, status.Status("done"), run=run)
         if not kept.exists():
             path = Path(config.train.init_from.path) / "tokenizer.json"
             replace_file(kept, read_bytes(path))

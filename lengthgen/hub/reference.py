@@ -52,7 +52,7 @@ def reference(plain: Mapping[str, Any], *, where: Path) -> Reference | None:
         raise UserError(f"{where}/config.json: transformers cannot read it: {why}") from None
 
 
-def compare(
+def compare_logits(
     model: Transformer,
     theirs: Reference,
     folder: Path,

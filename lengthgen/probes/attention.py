@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeText, Row, attached, numbers
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow, ProbeText, attached, numbers
 from lengthgen.schemes import AttentionContext, Part
 
 QUERIES = 256  # at most, and no more than half of T
@@ -27,13 +27,13 @@ class Attention(Probe):
     shown = ("distance", "relative_entropy", "sink")
 
     @torch.no_grad()
-    def measure(self, inputs: ProbeInputs, length: int) -> Row:
+    def measure(self, inputs: ProbeInputs, length: int) -> ProbeRow:
         """Returns each of MEASURES, [layers][heads]; distances over the length."""
         unit = torch.tensor([length, 1, 1, 1])[:, None, None]
         means = inputs.mean(self.name, length, lambda text: of_heads(inputs, text) / unit)
         return {name: numbers(mean) for name, mean in zip(MEASURES, means, strict=True)}
 
-    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+    def panels(self, rows: Sequence[ProbeRow]) -> Mapping[str, Panel]:
         return {f"{n} at {row['length']:,}": row[n] for n in self.shown for row in rows}
 
 

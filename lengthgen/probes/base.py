@@ -21,7 +21,7 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import LayerHooks, Part
 from lengthgen.terminal import Progress
 
-Row = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
+ProbeRow = dict[str, Any]  # of numbers, lists of numbers, and `skipped`: why there are none
 Line = Sequence[float] | tuple[Sequence[float], Sequence[float]]  # y over its index, or x and y
 Panel = Mapping[str, Line] | Sequence[Sequence[float]]  # lines by label, or heads of layers
 
@@ -90,7 +90,7 @@ class Probe:
     def name(self) -> str:
         return snake_case(type(self).__name__)
 
-    def rows(self, inputs: ProbeInputs) -> list[Row]:
+    def rows(self, inputs: ProbeInputs) -> list[ProbeRow]:
         """Returns a row for each value of the key, by default T, 2T and 4T tokens of text.
 
         `skipped` says why one has no numbers.
@@ -100,12 +100,12 @@ class Probe:
             for n, why in inputs.reasons.items()
         ]
 
-    def measure(self, inputs: ProbeInputs, length: int) -> Row:
+    def measure(self, inputs: ProbeInputs, length: int) -> ProbeRow:
         """Returns the numbers of windows of a length, or why it is skipped."""
         raise NotImplementedError
 
     @classmethod
-    def summary(cls, rows: Sequence[Row]) -> str:
+    def summary(cls, rows: Sequence[ProbeRow]) -> str:
         """Returns means of what is shown, of the first and the last row that has numbers."""
         ends = [row for row in rows if "skipped" not in row]
         if not ends:
@@ -116,7 +116,7 @@ class Probe:
             for row in [ends[0], *ends[1:][-1:]]
         )
 
-    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+    def panels(self, rows: Sequence[ProbeRow]) -> Mapping[str, Panel]:
         """Returns what is drawn of rows that have numbers, by "y over x" of its axes.
 
         By default that is each number over the key.

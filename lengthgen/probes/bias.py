@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row, attached, numbers, spaced
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow, attached, numbers, spaced
 from lengthgen.schemes import AttentionContext, Rotated
 
 QUERIES = 256  # behind the mean over queries for relative keys
@@ -25,7 +25,7 @@ class Bias(Probe):
     key, shown = "layer", ("far_less_near",)
 
     @torch.no_grad()
-    def rows(self, inputs: ProbeInputs) -> list[Row]:
+    def rows(self, inputs: ProbeInputs) -> list[ProbeRow]:
         """Returns a row for each layer and kind, `bias` or `relative_keys`, [heads][distances]."""
         if not any(layer.bias or layer.relative_keys for layer in inputs.model.scheme.layers):
             return [{"skipped": "no part adds to the logits by distance"}]
@@ -36,7 +36,7 @@ class Bias(Probe):
         for text in inputs.windows(self.name, lengths[-1]):
             for where, x_HN in added(inputs, text.inputs_BT).items():
                 sums_HN[where] = x_HN + sums_HN.get(where, 0)
-        rows: list[Row] = []
+        rows: list[ProbeRow] = []
         for (kind, layer), sum_HN in sorted(sums_HN.items(), key=lambda item: item[0]):
             distances = [n - 1 for n in spaced(sum_HN.shape[1])]  # in a segment those of one call
             mean_HN = sum_HN[:, distances] / len(inputs.endpoints)
@@ -46,7 +46,7 @@ class Bias(Probe):
             rows.append(about | lines)
         return rows
 
-    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+    def panels(self, rows: Sequence[ProbeRow]) -> Mapping[str, Panel]:
         return {
             f"layer {row['layer']}: {row['kind']} over distance": {
                 f"head {h}": (row["distances"], y) for h, y in enumerate(row["bias"])

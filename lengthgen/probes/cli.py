@@ -44,7 +44,7 @@ def probe_runs(
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
-    chosen = probing.build(words_of(probes), plugins=plugins.read(plugin or []))
+    chosen = probing.requested_probes(words_of(probes), plugins=plugins.read_plugins(plugin or []))
     experiments = of_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
     for experiment, run_dir in zip(experiments, run_dirs, strict=True):
         with Progress(is_main=True) as show:
@@ -57,9 +57,9 @@ def probe_runs(
 def listed(files: list[Path]) -> tuple[list[str], list[list[str]]]:
     """Returns what each probe shows; probes of plugins are included."""
     from lengthgen.config import plugins
-    from lengthgen.probes.run import registry
+    from lengthgen.probes.run import probe_classes
 
-    known = registry(plugins.read(files)).items()
+    known = probe_classes(plugins.read_plugins(files)).items()
     rows = [[name, (probe.__doc__ or "").partition("\n")[0]] for name, probe in known]
     return ["probe", "what it shows"], rows
 

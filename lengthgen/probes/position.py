@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.build import generator_of
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeText, Row, attached, numbers
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow, ProbeText, attached, numbers
 from lengthgen.schemes import AttentionContext, Rotated
 
 SAMPLES = 256  # positions of each window that are learned from
@@ -34,7 +34,7 @@ class Position(Probe):
     shown = ("error", "error_beyond")
 
     @torch.no_grad()
-    def rows(self, inputs: ProbeInputs) -> list[Row]:
+    def rows(self, inputs: ProbeInputs) -> list[ProbeRow]:
         """Returns one row: mean absolute errors [N], and mean predictions [N] by position, over T.
 
         error: at positions up to T; error_beyond: from T to the longest length there is, None if
@@ -66,7 +66,7 @@ class Position(Probe):
         row = {"length": longest, **dict(zip(self.shown, [*errors, None], strict=False))}
         return [{**row, "positions": positions, "predicted": predicted}]
 
-    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+    def panels(self, rows: Sequence[ProbeRow]) -> Mapping[str, Panel]:
         [row] = rows
         by_layer = {
             f"after layer {n}" if n else "embedding": (row["positions"], y)

@@ -17,8 +17,8 @@ from lengthgen.probes.base import (
     Panel,
     Probe,
     ProbeInputs,
+    ProbeRow,
     ProbeText,
-    Row,
     attached,
     numbers,
     spaced,
@@ -31,7 +31,7 @@ class ReceptiveField(Probe):
 
     shown = ("erf_90", "erf_99")
 
-    def measure(self, inputs: ProbeInputs, length: int) -> Row:
+    def measure(self, inputs: ProbeInputs, length: int) -> ProbeRow:
         """Returns ERF_0.9, ERF_0.99, and c_n at some n."""
         if inputs.model.continues_rows and length > inputs.train_length:
             reason = "text is read in segments of T tokens, and gradients do not pass between them"
@@ -41,7 +41,7 @@ class ReceptiveField(Probe):
         fields = {f"erf_{q}": int((c_N < q / 100 - 1e-9).sum()) + 1 for q in (90, 99)}
         return {**fields, "n": n, "c": numbers(c_N[torch.tensor(n) - 1])}
 
-    def panels(self, rows: Sequence[Row]) -> Mapping[str, Panel]:
+    def panels(self, rows: Sequence[ProbeRow]) -> Mapping[str, Panel]:
         lines = {f"of {row['length']:,} tokens": (row["n"], row["c"]) for row in rows}
         return {"share of the gradient over nearest tokens": lines}
 

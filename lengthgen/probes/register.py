@@ -7,11 +7,11 @@ from typing import Any
 
 def _section(rows: Any) -> Any:
     from lengthgen.files import read_rows
-    from lengthgen.probes.run import ROWS, registry, title_of
+    from lengthgen.probes.run import ROWS, probe_classes, title_of
     from lengthgen.report.report import ReportSection
     from lengthgen.report.tables import Table, TableCell
 
-    known, lines = registry(), list[tuple[str, str, str]]()
+    known, lines = probe_classes(), list[tuple[str, str, str]]()
     folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
     for run in set(rows["run"]) & folders.keys():
         written = read_rows(Path(folders[run], ROWS), run=run)

@@ -18,7 +18,7 @@ from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Cell
 from lengthgen.experiment import Experiment
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.model.build import redesigned
-from lengthgen.probes.base import Panel, Probe, ProbeInputs, Row
+from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow
 from lengthgen.report.style import new_figure, saved, styled
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
@@ -29,7 +29,7 @@ ROWS = "probes.jsonl"
 OF_CELL = "run weights scheme seed fingerprint train_length tokens_seen endpoints variant parts"
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
+def probe_classes(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
     """Returns all probes by name, those of this folder and of plugins.
 
     Raises UserError for a plugin that fails, and for two probes of one name.
@@ -39,9 +39,9 @@ def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
     return dict(sorted(registered(modules, Probe, plugins).items()))
 
 
-def build(names: Sequence[str], *, plugins: Sequence[Plugin] = ()) -> list[Probe]:
+def requested_probes(names: Sequence[str], *, plugins: Sequence[Plugin] = ()) -> list[Probe]:
     """Returns the probes requested, all if none is. Raises UserError for an unknown one."""
-    known = registry(plugins)
+    known = probe_classes(plugins)
     for name in names:
         if name not in known:
             raise UserError(f"--probes: no such probe {name!r}; {suggestion(name, known)}")
@@ -87,12 +87,12 @@ def probe(
     return summaries
 
 
-def title_of(row: Row) -> str:
+def title_of(row: ProbeRow) -> str:
     """Returns the name of a probe, with that of the variant it is of."""
     return row["probe"] if row["variant"] is None else f"{row['probe']} + {row['variant']}"
 
 
-def _summary(chosen: Probe, run_dir: Path, key: Row, inputs: ProbeInputs) -> str:
+def _summary(chosen: Probe, run_dir: Path, key: ProbeRow, inputs: ProbeInputs) -> str:
     """Returns what a probe shows, computed only if the run's rows do not have it yet; draws it.
 
     Raises UserError for any error of a probe, with its line; nothing is written then.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.model.transformer import Transformer
-from lengthgen.probes.base import Probe, ProbeInputs, ProbeText, Row, attached
+from lengthgen.probes.base import Probe, ProbeInputs, ProbeRow, ProbeText, attached
 from lengthgen.schemes import AttentionContext, Scheme
 
 POSITIONS = 256  # whose logits are formed at a time
@@ -23,7 +23,7 @@ class ShiftInvariance(Probe):
     key, shown = "k", ("dnll", "kl", "max_dlogit")
 
     @torch.no_grad()
-    def rows(self, inputs: ProbeInputs) -> list[Row]:
+    def rows(self, inputs: ProbeInputs) -> list[ProbeRow]:
         """Returns a row per shift k: means over targets of l_k - l_0 and KL(p_0 || p_k), in nats.
 
         max_dlogit is the largest change of any logit.

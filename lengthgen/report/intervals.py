@@ -43,7 +43,7 @@ from scipy import special
 LEVEL = 0.95
 
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]
-Pair = tuple[str, str]  # labels
+SeriesPair = tuple[str, str]  # labels
 Key = TypeVar("Key", bound=Hashable)
 Mark = Literal["", "best", "tie", "unknown"]
 
@@ -207,10 +207,10 @@ class Comparison:
     # tie: not shown to differ from the best; unknown: less than two seeds or documents in common
     # with it, diverged, or of a lower loss by seeds that the best lacks; "": worse.
     marks: Mapping[str, Mark]
-    different: frozenset[Pair]  # the better one first
+    different: frozenset[SeriesPair]  # the better one first
 
 
-def compare(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comparison | None:
+def compare(losses: Mapping[str, float], pairs: Mapping[SeriesPair, Estimate]) -> Comparison | None:
     """Returns the comparison of losses from the differences (a minus b) of their pairs.
 
     None if no pair has an interval over seeds, or no loss is finite.
@@ -238,7 +238,7 @@ def compare(losses: Mapping[str, float], pairs: Mapping[Pair, Estimate]) -> Comp
     return Comparison(best=best, marks=marks, different=frozenset(different))
 
 
-def _different(known: Mapping[Pair, Estimate], left: Collection[str]) -> set[Pair]:
+def _different(known: Mapping[SeriesPair, Estimate], left: Collection[str]) -> set[SeriesPair]:
     """Returns the pairs of those left that differ, the better one first."""
     pairs = {(a, b): e for (a, b), e in known.items() if a in left and b in left}
     half_widths = _joint_half_widths(pairs, len(left))
@@ -249,7 +249,9 @@ def _different(known: Mapping[Pair, Estimate], left: Collection[str]) -> set[Pai
     }
 
 
-def _joint_half_widths(pairs: Mapping[Pair, Estimate], n_series: int) -> dict[Pair, float]:
+def _joint_half_widths(
+    pairs: Mapping[SeriesPair, Estimate], n_series: int
+) -> dict[SeriesPair, float]:
     """Returns half-widths of differences in the joint interval, seeds pooled over pairs."""
     spreads = {pair: e.spread for pair, e in pairs.items() if e.spread is not None}
     if not spreads:

@@ -27,7 +27,7 @@ TEXT = ("corpus", "fingerprint", "packed", "precision", "targets", "endpoints") 
 Facts = Mapping[str, Any]
 
 
-def broken(rows: pd.DataFrame, own: Collection[str]) -> list[str]:
+def broken_rules(rows: pd.DataFrame, own: Collection[str]) -> list[str]:
     """Returns a line on each rule that rows of the runs `own` break, of those that most rows keep.
 
     `rows` are those of load, a row of the table is the seeds of a recipe. All rows share text,

@@ -53,7 +53,7 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  
 _log = logging.getLogger(__name__)
 
 
-def load(
+def load_rows(
     paths: Sequence[Path],
     *,
     checkpoints: bool = False,
@@ -251,7 +251,7 @@ def _plain(values: Any) -> list[Any] | None:
     return [None if value != value else value for value in values.tolist()]
 
 
-def save(rows: pd.DataFrame, folder: Path) -> None:
+def save_rows(rows: pd.DataFrame, folder: Path) -> None:
     """Writes rows.parquet, and into manifest.json where the rows come from."""
     table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
     content = table.to_parquet(

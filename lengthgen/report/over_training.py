@@ -43,7 +43,7 @@ TOKENS = Across("training tokens", _draw_tokens, millions, marker=".")
 LOSSES = Across("loss at T in nats per token, lower to the right", _draw_losses, marker=".")
 
 
-def points(known: pd.DataFrame) -> pd.DataFrame:
+def training_points(known: pd.DataFrame) -> pd.DataFrame:
     """Returns the losses and gains that are shown, in order of tokens; `times_T` is their length.
 
     `known` is what statistics.over_training returns. Gains are those at TIMES T that are there,
@@ -110,7 +110,7 @@ def tables(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
     ]
 
 
-def summary(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
+def training_summary(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
     """Returns perplexity at T, and the gain at the longest length, by training tokens."""
     made, longest = partial(_by_tokens, _numbers(known)), _lengths(shown)[-1:]
     gains = (made(f"Gain at {short(n)} in nats", partial(_gain, length=n)) for n in longest)

@@ -21,7 +21,7 @@ from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
 from lengthgen.report import over_training as training
-from lengthgen.report.load import MANIFEST, ROWS, is_last, load, only, save
+from lengthgen.report.load import MANIFEST, ROWS, is_last, load_rows, only, save_rows
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import curves, findings, over_training, unchanged
 from lengthgen.report.style import MAX_LINES, saved
@@ -149,7 +149,7 @@ def training_section(
         return None
     several = selection.rows[selection.rows["series"].isin(selection.earlier["series"])]
     known = over_training(replace(selection, rows=several))
-    shown = training.points(known)
+    shown = training.training_points(known)
     if shown.empty:  # without T
         return None
     bases = unchanged(selection.rows)
@@ -163,7 +163,7 @@ def training_section(
         },
         tables=training.tables(known, shown),
         data={f"training{end}": known.loc[known["quantity"] != "note"]},
-        summary=training.summary(known, shown),
+        summary=training.training_summary(known, shown),
     )
 
 
@@ -240,11 +240,13 @@ def terminal(
     checkpoints: bool = False,
 ) -> str:
     """Returns what a command that evaluated runs shows: by settings of rows, at these lengths."""
-    rows = load(paths, checkpoints=checkpoints)
-    return summary(sections(rows if measured is None else only(rows, measured), lengths=lengths))
+    rows = load_rows(paths, checkpoints=checkpoints)
+    return short_tables(
+        sections(rows if measured is None else only(rows, measured), lengths=lengths)
+    )
 
 
-def summary(made: Sequence[ReportSection]) -> str:
+def short_tables(made: Sequence[ReportSection]) -> str:
     """Returns the short tables of sections, for standard output."""
     return "\n".join(tables.shown(table) for section in made for table in section.summary)
 
@@ -291,7 +293,7 @@ def table_text(made: Sequence[ReportSection]) -> str:
     texts: list[str] = []
     for section in made:
         texts += map(tables.markdown, section.tables)
-        texts += (f"{escaping.markdown(note)}\n" for note in section.notes)
+        texts += (f"{escaping.escape_markdown(note)}\n" for note in section.notes)
     return "\n".join(texts)
 
 
@@ -314,7 +316,7 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
     return template.render(title=title, sections=made, images=images)
 
 
-def write(
+def write_pages(
     rows: pd.DataFrame, made: Sequence[ReportSection], out: Path, *, again: bool = False
 ) -> list[Path]:
     """Writes the files of a report into a folder and returns their paths, the page first.
@@ -336,14 +338,14 @@ def write(
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         if not again:
-            save(rows, out)
+            save_rows(rows, out)
     for name, content in files.items():
         replace_file(out / name, content)
     return [out / name for name in (*files, ROWS, MANIFEST)]
 
 
 def matching(rows: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
-    """Returns the rows of the runs that meet conditions, as `compose.matching` reads them."""
+    """Returns the rows of the runs that meet conditions, as `compose.runs_matching` reads them."""
     texts = rows.drop_duplicates("run").set_index("run")["config"].to_dict()
     configs = {run: json.loads(text) for run, text in texts.items()}
-    return rows[rows["run"].isin(compose.matching(configs, conditions))]
+    return rows[rows["run"].isin(compose.runs_matching(configs, conditions))]

@@ -158,7 +158,7 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
     varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
     names = [_name(series, varied) for series in first]
-    oracles = {name for name, part in schemes.registry().items() if part.reads_alignment}
+    oracles = {name for name, part in schemes.part_classes().items() if part.reads_alignment}
     labels: dict[tuple[Any, ...], str] = {}
     for series, name in zip(first, names, strict=True):
         twins = [twin for twin, its_name in zip(first, names, strict=True) if its_name == name]

@@ -33,7 +33,7 @@ EPS = 0.01  # nats per token that count as nothing
 FACTS = ["scheme", "variant", "reference", "train_length", "n_seeds"]  # of a series
 NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark", "bits"]
 
-Word = Literal["uses", "flat", "harmed", "unclear", "not trained"]
+Verdict = Literal["uses", "flat", "harmed", "unclear", "not trained"]
 Quantity = Callable[[pd.DataFrame], tuple["pd.Series[float]", "pd.Series[float]"]]
 Record = dict[str, Any]  # a row of findings
 
@@ -148,7 +148,7 @@ def used_context(losses: Mapping[int, float], train_length: int) -> int | None:
     return min(n for n, loss in known.items() if loss <= min(known.values()) + EPS)
 
 
-def verdict(gain: Estimate) -> Word:
+def verdict(gain: Estimate) -> Verdict:
     """Returns what the context beyond T does to a series, by G = loss(T) - loss(C).
 
     flat: the interval lies within EPS of 0. uses, harmed: the interval and each seed lie above 0,
@@ -375,7 +375,7 @@ def perplexity(loss: float) -> float:
     return math.inf if loss >= 709 else math.exp(loss)
 
 
-def number(value: float) -> str:
+def shown_number(value: float) -> str:
     """Returns a perplexity or ratio with two digits after the point, fewer where it is large."""
     if value >= 1e7:
         return f"{value:.1e}"

@@ -13,9 +13,9 @@ import pandas as pd
 from lengthgen import escaping
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.report.series import Selection, short
-from lengthgen.report.statistics import number, perplexity
+from lengthgen.report.statistics import perplexity, shown_number
 
-Mark = Literal["", "best", "tie", "unknown", "faint"]
+CellMark = Literal["", "best", "tie", "unknown", "faint"]
 SIGNS = {"tie": "=", "unknown": "?"}  # behind a value
 # Lengths that fit a window of 1,280 pixels; of more, T times powers of 2. All are in curves.csv.
 MOST_VERDICTS, MOST_COLUMNS = 6, 12
@@ -44,7 +44,7 @@ class TableCell(NamedTuple):
     """What stands in a cell, and what it is to the best of its column; faint: it counts little."""
 
     text: str
-    mark: Mark = ""
+    mark: CellMark = ""
 
     @property
     def sign(self) -> str:
@@ -71,15 +71,15 @@ def _body(table: Table) -> list[list[str]]:
 def markdown(table: Table) -> str:
     """Returns title, table and notes as Markdown, with the columns in line."""
     texts = [
-        [escaping.markdown(text).replace("|", "\\|") for text in row]
+        [escaping.escape_markdown(text).replace("|", "\\|") for text in row]
         for row in (table.head, *_body(table))
     ]
     widths = [max(3, *map(len, column)) for column in zip(*texts, strict=True)]
     head, *rows = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in texts)
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
-    notes = [line for note in table.notes for line in ("", escaping.markdown(note))]
-    return "\n".join([f"{escaping.markdown(table.title)}.", "", *lines, *notes]) + "\n"
+    notes = [line for note in table.notes for line in ("", escaping.escape_markdown(note))]
+    return "\n".join([f"{escaping.escape_markdown(table.title)}.", "", *lines, *notes]) + "\n"
 
 
 def shown(table: Table) -> str:
@@ -190,7 +190,7 @@ class Numbers:
         if row["word"]:  # the reason why it was skipped
             return TableCell("n/a")
         loss = row["value"]
-        return TableCell("-" if math.isnan(loss) else number(perplexity(loss)), row["mark"])
+        return TableCell("-" if math.isnan(loss) else shown_number(perplexity(loss)), row["mark"])
 
 
 def verdicts(numbers: Numbers) -> Iterator[Table]:

@@ -17,7 +17,7 @@ import yaml
 from lengthgen import __version__
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import Config, stored, to_plain
+from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.data import corpora
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Source
@@ -45,7 +45,7 @@ def load_config(run_dir: Path) -> Config:
     if path.name not in names_in(run_dir):
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        return stored(compose.read(path))
+        return from_stored(compose.read_yaml(path))
     except Unreadable:
         raise
     except UserError as error:
@@ -131,7 +131,7 @@ def load_corpus(
     if not os.path.exists(asked.tokenizer) and kept.exists():  # the run was moved here
         asked = asked.model_copy(update={"tokenizer": str(kept)})
     begun = read_provenance(run_dir, run=config.run_id).get("fingerprint")
-    corpus = corpora.load(
+    corpus = corpora.load_tokenized(
         asked,
         source,
         cache_dir=config.runtime.cache_dir,
@@ -179,9 +179,9 @@ def find(name: str, root: Path) -> Path:
     raise UserError(f"{name or repr(name)}: {folder}no such run in {root}; {remedy}")
 
 
-def newest(root: Path) -> Path:
+def newest_run(root: Path) -> Path:
     """Returns the run that was worked on last. Raises UserError if there is none."""
-    return max(every(root), key=written)
+    return max(every(root), key=written_at)
 
 
 def every(root: Path) -> list[Path]:
@@ -194,7 +194,7 @@ def every(root: Path) -> list[Path]:
     )
 
 
-def written(run_dir: Path) -> float:
+def written_at(run_dir: Path) -> float:
     """Returns when a run was worked on last, 0 if that cannot be seen."""
     logs = [run_dir / "status.json", *run_dir.glob("*.jsonl")]
     return max((os.path.getmtime(log) for log in logs if os.path.exists(log)), default=0)

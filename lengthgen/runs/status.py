@@ -84,10 +84,10 @@ def is_running(run_dir: Path) -> bool:
 @contextmanager
 def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[None]:
     """Writes status.json of a run: running while the block lasts, then how it ended."""
-    write(run_dir, Status("running"), run=run)
+    write_status(run_dir, Status("running"), run=run)
     try:
         yield
-        write(run_dir, Status("done", evaluated=evaluation_id), run=run)
+        write_status(run_dir, Status("done", evaluated=evaluation_id), run=run)
     except BaseException as error:
         state: State = "diverged" if isinstance(error, Diverged) else "failed"
         with suppress(UserError), handled(SCHEDULER, signal.SIG_IGN):  # torchrun may send one now
@@ -98,11 +98,11 @@ def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[N
             else:
                 bug = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
                 reason = out_of_memory(error) or bug
-            write(run_dir, Status(state, reason=reason), run=run)
+            write_status(run_dir, Status(state, reason=reason), run=run)
         raise
 
 
-def write(run_dir: Path, status: Status, *, run: str) -> None:
+def write_status(run_dir: Path, status: Status, *, run: str) -> None:
     """Writes status.json of the run with this id, as of this process."""
     own = {"run": run, **status._asdict(), "host": platform.node(), "pid": os.getpid()}
     write_rows(run_dir / "status.json", [own])

@@ -4,7 +4,7 @@ Axes, in all files of schemes/: B batch, T tokens, D width of the model, H heads
 queries, S keys, N distances from 0, R rotated channel pairs. A file names what it has beside them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, NamedTuple, Self
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config.schema import ModelDims
+from lengthgen.config.schema import AlignmentIds, ModelDims
 from lengthgen.schemes.relative_shift import (
     at_distance,
     extend_table,
@@ -131,9 +131,6 @@ class AttentionContext:
         for part in self.hooks.frequencies:
             omega_R = part.frequencies(omega_R, self)
         return omega_R
-
-
-AlignmentIds = Callable[[Sequence[int]], list[int]]  # of a text's tokens; -1 before the text
 
 
 class Rotated(NamedTuple):

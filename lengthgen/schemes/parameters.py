@@ -11,7 +11,7 @@ from lengthgen.schemes.base import AttentionContext, ModelDims
 
 Base = Annotated[float, Field(gt=1)]  # of frequencies that fall geometrically
 AtLeastOne = Annotated[float, Field(ge=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
 def of_layer(stacked: Tensor, c: AttentionContext) -> Tensor:

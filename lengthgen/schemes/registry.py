@@ -12,18 +12,18 @@ from typing import Any
 import torch
 
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import chosen, construct, described, modules_of, registered
-from lengthgen.config.schema import Parts
+from lengthgen.config.registry import class_named, construct, described, modules_of, registered
+from lengthgen.config.schema import AlignmentIds, Parts
 from lengthgen.config.sections import arguments as typed_arguments
 from lengthgen.errors import UserError, suggestion
-from lengthgen.schemes.base import HOOKS, AlignmentIds, ModelDims, Part
+from lengthgen.schemes.base import HOOKS, ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
 
 WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for comparison
 
 
 @cache
-def registry(plugins: tuple[Plugin, ...] = ()) -> dict[str, type[Part]]:
+def part_classes(plugins: tuple[Plugin, ...] = ()) -> dict[str, type[Part]]:
     """Returns all parts by name. Raises UserError for a plugin that fails and for two of a name."""
     return registered(modules_of("lengthgen.schemes", [str(Path(__file__).parent)]), Part, plugins)
 
@@ -68,7 +68,7 @@ class Design:
                     f"change nothing; the hooks are {', '.join(HOOKS)}"
                 )
             if not shape.causal and (part.depends_on_length or not part.bidirectional):
-                known = registry()
+                known = part_classes()
                 fit = (n for n in known if known[n].bidirectional and not known[n].needs_rotation())
                 raise UserError(
                     f"{key}: not defined in an encoder, whose queries see later keys, in rows of "
@@ -93,12 +93,12 @@ def design(
     where: str = "scheme.parts",
 ) -> Design:
     """Returns a scheme's parts as classes. Raises UserError for names and arguments unknown."""
-    known, kinds, held = registry(plugins), dict[str, type[Part]](), Parts()
+    known, kinds, held = part_classes(plugins), dict[str, type[Part]](), Parts()
     for name, arguments in parts.items():
         key = f"{where}.{name}"
         if hasattr(torch.nn.ModuleDict, name):
             raise UserError(f"{key}: a part cannot have this name; rename its class")
-        kinds[name] = chosen(name, known, plugins, what="part", where=key)
+        kinds[name] = class_named(name, known, plugins, what="part", where=key)
         held[name] = typed_arguments(kinds[name], arguments, "shape", where=key)
     return Design(
         kinds=kinds,

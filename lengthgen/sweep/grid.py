@@ -68,7 +68,7 @@ def points(
     Raises UserError, before any point is run, if one of them is no valid configuration, or if two
     would be the same run.
     """
-    grid = study.expand(overrides, config_dir=config_dir)
+    grid = study.expand_study(overrides, config_dir=config_dir)
     values: list[dict[str, str]] = []
     for chosen in grid:
         split = [word.partition("=") for word in chosen]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from lengthgen.data.sources import Say
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
 from lengthgen.runs import devices, status
@@ -18,11 +19,10 @@ from lengthgen.runs.signals import StopRequest
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import SETTLED, PointState, counted, pending, state_of, states_of
 from lengthgen.terminal import clock, from_here, share_told
-from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_of
+from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_function
 
 SECONDS_BETWEEN_POLLS = 0.2
 TRAINING = 0.75  # of a run's time, about; the rest is its evaluation
-Say = Callable[[str], None]
 Show = Callable[[Sequence[str]], None]
 Process = subprocess.Popen[bytes]
 
@@ -232,7 +232,7 @@ def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
     windows = TrainingWindows(corpus, objective.window_targets)
     model = point.experiment.create(vocab_size=corpus.vocab_size)
     state = fresh_state(config, objective, model, device=device)
-    loss = loss_of(state, ranks=ALONE)
+    loss = loss_function(state, ranks=ALONE)
     for _ in range(2):
         began = time.perf_counter()
         launch_step(state, batch_of(state, windows, ranks=ALONE), ranks=ALONE, loss=loss)

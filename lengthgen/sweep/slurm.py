@@ -44,22 +44,22 @@ def _minutes(value: object) -> object:
     return (days * 24 + hours) * 60 + minutes + (seconds > 0)
 
 
-Count = Annotated[int, Field(gt=0)]
+PositiveCount = Annotated[int, Field(gt=0)]
 FORMS = {"time": " (minutes, H:MM:SS or D-HH:MM:SS)", "mem": " (in GB, such as mem=4)"}
 
 
 class Options(Section):
     """What --slurm requests for each point, on one node; None leaves it to the cluster."""
 
-    time: Annotated[Count, BeforeValidator(_minutes)]  # minutes
+    time: Annotated[PositiveCount, BeforeValidator(_minutes)]  # minutes
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    gpus: Count | None = None  # each with a process of its own, by torchrun
-    cpus: Count | None = None
-    mem: Count | None = None  # GB
-    parallel: Count | None = None  # points that run at the same time
+    gpus: PositiveCount | None = None  # each with a process of its own, by torchrun
+    cpus: PositiveCount | None = None
+    mem: PositiveCount | None = None  # GB
+    parallel: PositiveCount | None = None  # points that run at the same time
 
     @property
     def sbatch(self) -> dict[str, Any]:

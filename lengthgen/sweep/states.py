@@ -7,7 +7,7 @@ from lengthgen.runs import status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point
 
-State = Literal["done", "diverged", "failed", "killed", "stopped", "running", "queued", "new"]
+SweepState = Literal["done", "diverged", "failed", "killed", "stopped", "running", "queued", "new"]
 SETTLED = ("done", "diverged")  # running such a point again would end in the same way
 BUSY = ("queued", "running")  # in another process
 FAILED = ("failed", "diverged", "killed", "stopped")  # was tried and did not end well
@@ -16,7 +16,7 @@ FAILED = ("failed", "diverged", "killed", "stopped")  # was tried and did not en
 class PointState(NamedTuple):
     """new: nothing is there; queued: its Slurm job waits; the others are those of the run."""
 
-    state: State
+    state: SweepState
     reason: str | None = None
 
     @property
@@ -80,4 +80,4 @@ def pending(points: Sequence[Point], states: Mapping[str, PointState]) -> list[P
 def counted(states: Mapping[str, PointState]) -> str:
     """Returns "3 done, 1 failed, 4 new", in the order of a point's life from its end."""
     every = [point.state for point in states.values()]
-    return ", ".join(f"{every.count(s)} {s}" for s in get_args(State) if s in every)
+    return ", ".join(f"{every.count(s)} {s}" for s in get_args(SweepState) if s in every)

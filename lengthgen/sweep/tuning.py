@@ -30,7 +30,7 @@ FILE = "tuned.yaml"
 HEADING = "# The rates that lengthgen tune chose; train.tuned=FILE gives each scheme its own.\n"
 
 
-def points(
+def tuning_points(
     overrides: Sequence[str], *, out: Path, config_dir: Path | None, plugins: Sequence[Path]
 ) -> list[Point]:
     """Returns the points of the grid, on the tuning split; runs lie in OUT/runs by default.
@@ -69,13 +69,13 @@ def _rates(point: Point) -> tuple[float, float | None]:
     return config.train.lr, config.scheme_lr_ratio if learns else None
 
 
-def write(points: Sequence[Point], out: Path) -> list[Path]:
+def write_rates(points: Sequence[Point], out: Path) -> list[Path]:
     """Chooses the rates of points that are evaluated or diverged; writes table and rates into OUT.
 
     Rates of other schemes in tuned.yaml stay. Raises UserError, after that, for schemes of which
     every rate diverged.
     """
-    chosen: dict[str, Any] = compose.read(out / FILE) if (out / FILE).exists() else {}
+    chosen: dict[str, Any] = compose.read_yaml(out / FILE) if (out / FILE).exists() else {}
     diverged: list[str] = []
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         if choice := _choice([p for p in points if p.config.scheme.name == name]):

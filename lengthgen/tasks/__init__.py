@@ -1,20 +1,18 @@
 """The registry of tasks: every Task in a file of rules/, by its name in snake case."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lengthgen.config import registry as classes
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import TaskSpec
+from lengthgen.config.schema import AlignmentIds, TaskSpec
 from lengthgen.config.sections import arguments
 from lengthgen.tasks import rules
 from lengthgen.tasks.base import END, Example, Task
 
-__all__ = ["END", "Example", "Task", "alignment_ids", "registry", "task_of"]
-
-AlignmentIds = Callable[[Sequence[int]], list[int]]  # from a text's tokens to the id of each
+__all__ = ["END", "Example", "Task", "alignment_ids", "task_classes", "task_of"]
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
+def task_classes(plugins: Sequence[Plugin] = ()) -> dict[str, type[Task]]:
     """Returns all tasks by name: those of rules/ and the plugins'.
 
     Raises UserError for a plugin that fails, and for two tasks of one name.
@@ -28,9 +26,9 @@ def task_of(spec: TaskSpec, plugins: Sequence[Plugin] = ()) -> tuple[Task, TaskS
     No plugin is run for a task of the package. Raises UserError for an unknown task, arguments that
     do not fit its signature, or a value that it refuses.
     """
-    known = registry()
-    known = known if spec.kind in known else registry(plugins)
-    kind = classes.chosen(spec.kind, known, plugins, what="task", where="task.kind")
+    known = task_classes()
+    known = known if spec.kind in known else task_classes(plugins)
+    kind = classes.class_named(spec.kind, known, plugins, what="task", where="task.kind")
     held = arguments(kind, spec.arguments, where="task.arguments")
     rule = classes.construct(kind, held, where="task.arguments")
     return rule, spec.model_copy(update={"arguments": held})

@@ -10,7 +10,7 @@ from pydantic import Field
 CHARACTERS = ascii_letters + digits
 Alphabet = Annotated[int, Field(ge=1, le=len(CHARACTERS))]  # of CHARACTERS, the first ones
 Count = Annotated[int, Field(ge=1, le=4096)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 END = "\n"  # ends every answer: a model that continues, or stops before, is wrong
 
 

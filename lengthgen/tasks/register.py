@@ -9,7 +9,7 @@ from lengthgen.tasks.source import TaskSource
 def _section(rows: Any) -> Any:
     from lengthgen.tasks import report  # which draws
 
-    return report.section(rows)
+    return report.tasks_section(rows)
 
 
 OBJECTIVES = [Answers]

@@ -62,7 +62,7 @@ def results_of(rows: pd.DataFrame) -> list[TaskResults]:
     return [*results.values()]
 
 
-def counted(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
+def series_that_learned(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
     """Returns the series that learned each task, of the tasks that one of them solves beyond L.
 
     Solved: BEYOND_CHANCE above the task's chance. Upper bounds are left out.
@@ -76,13 +76,13 @@ def counted(results: Sequence[TaskResults]) -> dict[str, list[Accuracy]]:
     return counts
 
 
-def section(rows: pd.DataFrame) -> ReportSection | None:
+def tasks_section(rows: pd.DataFrame) -> ReportSection | None:
     """Returns tables and figures of the tasks among the rows; None if no row is of a task."""
     results = results_of(rows)
     if not results:
         return None
     colours = style.scheme_colours(rows["scheme"])  # in all figures
-    matrix = [_matrix(results, counted(results))] if len(results) > 1 else []
+    matrix = [_matrix(results, series_that_learned(results))] if len(results) > 1 else []
     tables = [*matrix, *map(_by_length, results)]
     by_length = {
         (task.name, a.series, a.n_seeds): a.by_length for task in results for a in task.measured

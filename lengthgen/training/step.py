@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 @dataclass
-class State:
+class TrainingState:
     """Everything that changes while training: `step` optimizer steps are done or launched."""
 
     config: Config
@@ -60,16 +60,16 @@ class State:
 
 def fresh_state(
     config: Config, objective: Objective, model: Transformer, *, device: torch.device
-) -> State:
+) -> TrainingState:
     """Returns the state before the first step of a model that was just created."""
     wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
     nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 4))
     model = model.to(device).train()
     optimizers = optimizers_of(model, config.train)
-    return State(config, objective, 0, nats, 0, model, optimizers, last)
+    return TrainingState(config, objective, 0, nats, 0, model, optimizers, last)
 
 
-def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
+def batch_of(state: TrainingState, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
     """Returns this process's share of the windows of the state's next step."""
     config, n = state.config, state.config.train.batch
     if state.model.continues_rows:
@@ -92,12 +92,12 @@ def batch_of(state: State, windows: TrainingWindows, *, ranks: Ranks) -> Batch:
 class Loss(nn.Module):
     """The sum of nats of a micro-batch: the forward pass that DistributedDataParallel wraps."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: TrainingState) -> None:
         super().__init__()
         self.model = state.model
         self.device_type = state.device.type
         self.autocast = state.config.train.precision == "bf16"
-        self.hidden = kernels.compiled(self.model) if compiles(state) else self.model
+        self.hidden = kernels.compiled(self.model) if compiles_steps(state) else self.model
 
     def forward(self, micro: MicroBatch, *, generator: torch.Generator) -> Tensor:
         """Returns a scalar."""
@@ -110,20 +110,20 @@ class Loss(nn.Module):
             return self.model.sum_token_nll(x_BTD, micro.targets_BT)
 
 
-def compiles(state: State) -> bool:
+def compiles_steps(state: TrainingState) -> bool:
     """True if steps are compiled: as devices.compiles, of decoders without memory."""
     is_plain = state.model.arch == "decoder" and not state.model.continues_rows
     return is_plain and devices.compiles(state.config.runtime, state.device)
 
 
-def loss_of(state: State, *, ranks: Ranks) -> Loss | DDP:
+def loss_function(state: TrainingState, *, ranks: Ranks) -> Loss | DDP:
     """Returns the loss of a micro-batch, whose gradients are averaged over several processes."""
     loss = Loss(state)
     unused = state.config.scheme.layers is not None  # a part may leave some
     return loss if ranks.world_size == 1 else DDP(loss, find_unused_parameters=unused)
 
 
-def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) -> Tensor:
+def launch_step(state: TrainingState, batch: Batch, *, ranks: Ranks, loss: nn.Module) -> Tensor:
     """Launches one optimizer step, and returns the nats of its global batch.
 
     The loss is the sum of nats over all processes divided once by their number of targets. Nothing
@@ -155,7 +155,7 @@ def launch_step(state: State, batch: Batch, *, ranks: Ranks, loss: nn.Module) ->
     return total
 
 
-def check_finite(state: State, ranks: Ranks) -> None:
+def check_finite(state: TrainingState, ranks: Ranks) -> None:
     """Waits for the steps that were launched. Raises Diverged if one was not finite.
 
     The error names the first such step and rank. What was updated since is not to be kept.

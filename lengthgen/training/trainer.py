@@ -21,13 +21,13 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training.optim import lr_at
 from lengthgen.training.step import (
-    State,
+    TrainingState,
     batch_of,
     check_finite,
-    compiles,
+    compiles_steps,
     fresh_state,
     launch_step,
-    loss_of,
+    loss_function,
 )
 
 
@@ -74,11 +74,11 @@ def train(
         f"training in {train.precision} on {device}: {n:,} parameters, {without:,} without the "
         f"embedding; {train.steps:,} steps"
     )
-    if compiles(state):
+    if compiles_steps(state):
         show.say("compiling: the first steps take a minute; runtime.compile=false does without")
     elif config.runtime.compile:
         show.say("not compiled: runtime.compile=true is for plain decoders")
-    loss = loss_of(state, ranks=ranks)
+    loss = loss_function(state, ranks=ranks)
     done = state.step * train.batch_tokens
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began = signals.StopRequest(), 0, time.perf_counter()
@@ -125,7 +125,7 @@ def train(
         )
 
 
-def _resume(state: State, *, say: Callable[[str], None]) -> None:
+def _resume(state: TrainingState, *, say: Callable[[str], None]) -> None:
     """Continues from the newest checkpoint, if there is one."""
     config = state.config
     checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
@@ -140,14 +140,14 @@ def _resume(state: State, *, say: Callable[[str], None]) -> None:
         say(f"resuming after step {checkpoint.step} of {config.train.steps}")
 
 
-def _is_due(state: State) -> bool:
+def _is_due(state: TrainingState) -> bool:
     """True if a multiple of val_every lies behind the last row, or this is the last one."""
     before = (state.step - 1) // state.config.runtime.log_every * state.config.runtime.log_every
     every, last = state.config.train.validates_every, state.step == state.config.train.steps
     return last or state.step // every > before // every
 
 
-def _row(state: State, *, tokens_per_s: float) -> dict[str, Any]:
+def _row(state: TrainingState, *, tokens_per_s: float) -> dict[str, Any]:
     """Returns the row of train.jsonl on the steps since the last one."""
     train = state.config.train
     return {
@@ -163,7 +163,7 @@ def _row(state: State, *, tokens_per_s: float) -> dict[str, Any]:
     }
 
 
-def _save(state: State, ranks: Ranks) -> None:
+def _save(state: TrainingState, ranks: Ranks) -> None:
     """Writes a checkpoint, on the main process."""
     trainer = {
         "unlogged": (float(state.nats), state.n_targets),

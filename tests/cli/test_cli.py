@@ -18,7 +18,7 @@ from commands import Ran, Shell, here, one_run
 from small import SMALL
 
 from lengthgen.cli import evaluate
-from lengthgen.config.schema import stored
+from lengthgen.config.schema import from_stored
 from lengthgen.evaluation import protocols
 
 
@@ -68,7 +68,7 @@ def test_the_help_has_a_whole_line_of_each_command(shell: Shell) -> None:
 
 def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: str) -> None:
     ran = shell.run("train", "scheme=rope", *SMALL, "--cfg", "job")
-    assert stored(yaml.safe_load(ran.out)).run_id == run_id
+    assert from_stored(yaml.safe_load(ran.out)).run_id == run_id
     assert ran.err == ""
 
 

@@ -17,7 +17,7 @@ from commands import Shell, here
 from small import SMALL, config_of, valid
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Train, overrides_of
+from lengthgen.config.schema import Train, overrides_giving
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import State, Status
 
@@ -117,10 +117,10 @@ CONFIGURATIONS = [
 @pytest.mark.parametrize("words", CONFIGURATIONS)
 def test_what_differs_from_the_defaults_gives_the_configuration(words: str) -> None:
     given = valid(words.split())
-    again = valid(overrides_of(given))
+    again = valid(overrides_giving(given))
     assert (again.run_id, again.evaluation_id) == (given.run_id, given.evaluation_id)
     most = 30 if "task.name=" in words else 15  # a name of one's own has no file
-    assert len(overrides_of(given)) < most
+    assert len(overrides_giving(given)) < most
 
 
 def test_a_run_is_shown_with_its_command_its_files_and_its_curve(shell: Shell, run: Path) -> None:
@@ -213,7 +213,7 @@ def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) ->
     for name, state in states.items():
         copied = shutil.copytree(run, run.parent / name)
         shutil.rmtree(copied / "checkpoints")
-        status.write(copied, Status(state, "why; lower train.lr"), run=run.name)
+        status.write_status(copied, Status(state, "why; lower train.lr"), run=run.name)
     ran = shell.run("eval", "runs/begun", "runs/lost", f"runs/{run.name}", "--lengths", "8")
     assert (ran.code, "| alibi " in ran.out, "Traceback" in ran.err) == (1, True, False)
     begun, lost = run.parent / "begun", run.parent / "lost"
@@ -268,7 +268,7 @@ def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defa
         assert [*own] == left
     assert train("study=null").tokens != train("").tokens
     defaults.write_text("train: {tuned: none.yaml}\n")  # a run has rates of its own
-    assert overrides_of(config_of("scheme=xpos", "train.lr=1e-3"))[0] == "scheme=xpos"
+    assert overrides_giving(config_of("scheme=xpos", "train.lr=1e-3"))[0] == "scheme=xpos"
     for corpus, study in (("task: copy", "plain"), ("corpus: pg19", "addition_formats")):
         defaults.write_text(f"{corpus}\n")
         own = job(f"study={study}")

@@ -24,10 +24,10 @@ def section(name: str, *overrides: str, config_dir: Path | None = None) -> dict[
 
 def test_a_group_a_value_and_a_part_of_a_scheme_are_set_from_the_command_line() -> None:
     words = ["model=small", "train.lr=1e-4", "scheme.parts.rope.base=500000", "eval.seed=${seed}"]
-    small = compose.load("model", "small")
+    small = compose.load_choice("model", "small")
     assert section("model", *words) == section("model") | small
     assert section("train", *words) == section("train") | {"lr": 1e-4}
-    rope = compose.load("scheme", "rope")["parts"]["rope"] | {"base": 500000}
+    rope = compose.load_choice("scheme", "rope")["parts"]["rope"] | {"base": 500000}
     assert section("scheme", *words)["parts"] == {"rope": rope}
     assert section("eval", "seed=7", *words)["seed"] == 7
     path = section("corpus", "corpus=files", "corpus.path='/a, b (c)/*.txt'")["path"]

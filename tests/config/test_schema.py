@@ -12,7 +12,7 @@ from small import FRESH, config_of, small_config
 from small_corpora import write
 
 from lengthgen.config import compose
-from lengthgen.config.schema import from_plain, stored, to_plain
+from lengthgen.config.schema import from_plain, from_stored, to_plain
 from lengthgen.config.sections import flatten
 from lengthgen.errors import UserError
 from lengthgen.experiment import of_run, resolve, resolved
@@ -31,7 +31,7 @@ def required(group: str, choice: str, folder: Path) -> list[str]:
         return []
     file = folder / "texts.txt"
     file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
-    plain = compose.load(group, choice)
+    plain = compose.load_choice(group, choice)
     keys = {f"{group}.{key}": value for key, value in plain.items()}
     for key, value in plain.get("task", {}).get("arguments", {}).items():
         keys[f"task.arguments.{key}"] = value
@@ -46,12 +46,12 @@ def test_every_choice_is_valid_round_trips_through_yaml_and_is_named_as_its_file
     group: str, choice: str, tmp_path: Path
 ) -> None:
     for file in choice.split(","):  # several variants
-        name = compose.load(group, file).get("name", file)
+        name = compose.load_choice(group, file).get("name", file)
         assert name in (file, None)  # a dataset of the Hub has its own
     chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
     plain = compose.compose([chosen, FRESH, *required(group, choice, tmp_path)], config_dir=None)
     built = resolved(from_plain(plain))
-    again = stored(yaml.safe_load(yaml.safe_dump(to_plain(built.config))))
+    again = from_stored(yaml.safe_load(yaml.safe_dump(to_plain(built.config))))
     assert resolved(again) == built
 
 
@@ -177,7 +177,7 @@ def test_tracking_is_turned_off_by_any_word_for_it(word: str) -> None:
 
 def test_variants_that_are_named_are_part_of_the_configuration() -> None:
     named = config_of("eval.variants=[ntk+window]", "eval.reference_variants=[logn]").variants
-    assert named == {v: compose.load(compose.VARIANT, v) for v in ("ntk", "window", "logn")}
+    assert named == {v: compose.load_choice(compose.VARIANT, v) for v in ("ntk", "window", "logn")}
     own = config_of("+variants.ntk={pi:{factor:2}}", "eval.variants=[ntk]").variants["ntk"]
     assert own == {"pi": {"factor": 2}}
 

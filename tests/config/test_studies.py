@@ -39,7 +39,7 @@ def commands(name: str) -> list[list[str]]:
 
 def grid(words: list[str]) -> list[list[str]]:
     """Returns the overrides of every point of a sweep's command, in its order."""
-    return study.expand(words[2:], config_dir=None)
+    return study.expand_study(words[2:], config_dir=None)
 
 
 def configs(name: str) -> Iterator[Config]:
@@ -102,7 +102,7 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
 
 @each
 def test_it_leaves_runtime_to_the_user_and_gives_way_to_the_command_line(name: str) -> None:
-    sections = set(compose.load("study", name))
+    sections = set(compose.load_choice("study", name))
     assert sections <= {"defaults", "corpus", "train", "eval", "grid"}
     config = config_of(f"study={name}", "model=small", "scheme=xpos", FRESH)
     assert (config.model.name, config.scheme.name) == ("small", "xpos")

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def points(folder: Path, *overrides: str) -> list[set[str]]:
-    every = study.expand(["study=mine", *overrides], config_dir=folder)
+    every = study.expand_study(["study=mine", *overrides], config_dir=folder)
     return [{*point} - {"study=mine"} for point in every]
 
 
@@ -53,7 +53,7 @@ def test_a_chosen_scheme_keeps_what_its_blocks_say_of_it(folder: Path) -> None:
 
 
 def test_a_point_of_a_sweep_is_whole_and_train_takes_the_first(folder: Path) -> None:
-    for point in study.expand(["study=mine"], config_dir=folder):
+    for point in study.expand_study(["study=mine"], config_dir=folder):
         assert study.first_point(point, config_dir=folder) == point
     config = drafted(["study=mine", "scheme=t5"], config_dir=folder)
     assert (config.seed, config.train.tokens, config.scheme_lr_ratio) == (1, 512, 64)
@@ -61,7 +61,7 @@ def test_a_point_of_a_sweep_is_whole_and_train_takes_the_first(folder: Path) -> 
 
 def test_a_grid_of_another_form_is_refused(folder: Path) -> None:
     (folder / "study/mine.yaml").write_text("# @package _global_\ngrid: {seed: 3}\n")
-    assert "give a list of blocks" in refusal(study.expand, ["study=mine"], config_dir=folder)
+    assert "give a list of blocks" in refusal(study.expand_study, ["study=mine"], config_dir=folder)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_report_of_a_study_has_its_runs_and_what_it_measures(
     assert here("sweep", *words).code == 0
     assert here("eval", "--lengths", "16", "--protocols", "last_k", "--variants", "logn").code == 0
     assert here("report", *words).code == 0
-    rows = load.load([Path("results/mine")])
+    rows = load.load_rows([Path("results/mine")])
     assert {*rows["scheme"]} == {"t5", "nope"}
     assert {*rows["protocol"]} == {"tail"}
     assert {*rows["variant"]} == {None}

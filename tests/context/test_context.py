@@ -27,7 +27,7 @@ from lengthgen.data.windows import Span
 from lengthgen.experiment import of_run
 from lengthgen.files import read_rows
 from lengthgen.model.build import redesigned
-from lengthgen.report.load import load
+from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings
 from lengthgen.schemes import design
@@ -71,7 +71,7 @@ def rows_of(model: Given, folder: Path, **how: Any) -> pd.DataFrame:
     """Returns the selected rows of a measurement."""
     few: dict[str, Any] = {"eval": {"endpoints": 10, "targets": 4}}
     lengthgen.measure(model, how.pop("documents", DOCUMENTS), report=folder, **few | how)
-    (selection,) = select(load([folder]))
+    (selection,) = select(load_rows([folder]))
     return selection.rows
 
 

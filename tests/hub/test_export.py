@@ -27,7 +27,7 @@ from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.experiment import of_run
 from lengthgen.hub.card import to_share
-from lengthgen.hub.exported import load
+from lengthgen.hub.exported import load_exported
 from lengthgen.hub.folder import export
 from lengthgen.model.build import generator_of
 from lengthgen.runs import checkpoints, status
@@ -156,7 +156,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
         (code,) = Path("model/plugins").iterdir()
         assert code.read_text() == SLOPE.format(slope=0.25)
         with pytest.raises(UserError, match=f"a plugin is needed; .* --plugin {code}"):
-            load(Path("model"))
+            load_exported(Path("model"))
     own = names_of(ours)
     assert torch.equal(own["logits"], want)
     assert own["tokenizer"].encode(text).ids == front + ids
@@ -292,7 +292,7 @@ DAMAGED: list[tuple[str, Callable[[Path], object], str]] = [
 @pytest.fixture(scope="module")
 def good(trained: dict[str, Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = exported(trained["rotary"], tmp_path_factory.mktemp("good") / "model")
-    load(folder)
+    load_exported(folder)
     return folder
 
 
@@ -302,7 +302,7 @@ def test_a_folder_that_is_no_export_or_was_changed_is_refused_in_one_line(
 ) -> None:
     folder = Path(shutil.copytree(good, tmp_path / "model"))
     harm(folder / name)
-    assert message in refusal(load, folder)
+    assert message in refusal(load_exported, folder)
 
 
 @pytest.mark.parametrize(

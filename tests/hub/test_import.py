@@ -22,8 +22,8 @@ from trained import rows_of
 from lengthgen.config import compose
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported
-from lengthgen.hub.exported import load
-from lengthgen.hub.families import Read, read
+from lengthgen.hub.exported import load_exported
+from lengthgen.hub.families import Read, read_config
 from lengthgen.hub.folder import export
 from lengthgen.hub.reference import reference
 from lengthgen.model.kv_cache import forward_cached, why_uncached
@@ -175,7 +175,7 @@ def test_an_imported_model_has_the_logits_of_its_family_decodes_them_and_goes_ba
         again = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
         assert type(again) is type(theirs)
         close(logits(again, some_tokens(T)), wanted[T], atol=1e-6)
-        close(logits(load(folder)[0], some_tokens(T)), wanted[T], atol=1e-5)
+        close(logits(load_exported(folder)[0], some_tokens(T)), wanted[T], atol=1e-5)
 
 
 def test_interpolation_of_an_interpolated_model_scales_again(save: Callable[..., Path]) -> None:
@@ -280,12 +280,12 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     continued = here("generate", *words(run_dir), "--prompt=the fox", "--tokens=4")
     assert continued.out.startswith("the fox")
     assert here("export", *words(run_dir), str(tmp_path / "export")).code == 0
-    ours = logits(load(tmp_path / "export")[0], some_tokens(T))
+    ours = logits(load_exported(tmp_path / "export")[0], some_tokens(T))
     assert torch.equal(ours, logits(our_model(run_dir), some_tokens(T)))
     further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
     config_dir = f"--config-dir={run_dir / 'conf'}"
     ran = here("train", config_dir, *TEXT, "study=theirs_v1", root, *further)
-    given = compose.read(run_dir / "conf/study/theirs_v1.yaml")["train"]
+    given = compose.read_yaml(run_dir / "conf/study/theirs_v1.yaml")["train"]
     assert (given["lr"], given["batch_tokens"]) == (1e-4, 4096)
     begins = "begins with the weights of " + run_dir.name
     assert begins in ran.err, ran
@@ -441,7 +441,7 @@ def test_keys_of_published_models_that_change_nothing_are_passed_over(kind: str)
     def ours(plain: dict[str, Any]) -> Read:
         theirs = reference(plain, where=Path())
         assert theirs is not None
-        return read(theirs.keys, T, where=Path(), usual=theirs.usual)
+        return read_config(theirs.keys, T, where=Path(), usual=theirs.usual)
 
     assert ours({**plain, **PUBLISHED[kind]}) == ours(plain)
     if kind == "cohere2":

@@ -41,7 +41,8 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 
 def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
-    names = {*schemes.registry(), *compose.choices("scheme", config_dir=None)}
+    names = {*schemes.part_classes(), *compose.choices("scheme", config_dir=None)}
+    names -= {"repo", "string"}  # words of other fields too
     naming: list[str] = []
     for path in SOURCES:
         tree = parse(path)
@@ -54,6 +55,30 @@ def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
             if not dotted(path).startswith(("schemes.", "evaluation.protocols", "hub.families"))
         ]
     assert naming == []
+
+
+SHARED = {"evaluate", "train"}  # a run, and within it the cells and steps that are left
+
+
+def public_names(tree: ast.Module) -> set[str]:
+    """Returns the functions, classes and names of types that a module defines."""
+    defined = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    targets = [x for n in tree.body if isinstance(n, ast.Assign) for x in n.targets]
+    names = [x.id for x in targets if isinstance(x, ast.Name)]
+    defined += [name for name in names if name[0].isupper() and not name.isupper()]
+    return {name for name in defined if name[0] != "_"}
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    """Commands and functions of `lengthgen` are called as what they do, and are not counted."""
+    counts = Counter(
+        name
+        for path in SOURCES
+        if not dotted(path).startswith(("cli.", "api", "__main__")) and path.name != "cli.py"
+        for name in public_names(parse(path))
+    )
+    assert {name for name, n in counts.items() if n > 1} <= SHARED
+    assert len(SHARED) <= 10
 
 
 def test_modules_and_signals_that_windows_lacks_are_used_in_functions_alone() -> None:

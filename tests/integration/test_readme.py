@@ -180,7 +180,7 @@ def test_the_sweeps_that_pages_of_results_name_are_grids_of_runs() -> None:
     assert len(grids) > 4
     for words in grids:
         overrides = [word for word in words if re.match(r"[\w.]+=", word)]
-        points = study.expand(overrides, config_dir=None)
+        points = study.expand_study(overrides, config_dir=None)
         assert len({tuple(point) for point in points}) == len(points) > 1, words
         assert resolve(points[0]), words
 

@@ -22,7 +22,7 @@ from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE, Ranks
-from lengthgen.training.step import Batch, Loss, MicroBatch, launch_step, loss_of
+from lengthgen.training.step import Batch, Loss, MicroBatch, launch_step, loss_function
 
 FP32, BF16 = 5e-4, 2e-2
 T, VOCAB = 128, 64
@@ -195,7 +195,7 @@ def micro_batch(device: str) -> MicroBatch:
 def test_steps_between_two_looks_do_not_wait_for_the_gpu(device: str, case: str) -> None:
     config = small_config(f"scheme={case}", "train.precision=bf16", "runtime.compile=false")
     state = state_of(config, vocab_size=VOCAB, device=torch.device(device))
-    loss, batch = loss_of(state, ranks=ALONE), Batch([micro_batch(device)], 2 * T)
+    loss, batch = loss_function(state, ranks=ALONE), Batch([micro_batch(device)], 2 * T)
     launch_step(state, batch, ranks=ALONE, loss=loss)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -214,7 +214,10 @@ def test_a_group_of_one_process_changes_no_gradient(device: str, case: str) -> N
     torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         grads: list[list[Tensor]] = []
-        for loss in (Loss(state), loss_of(state, ranks=Ranks(rank=0, world_size=2, local_rank=0))):
+        for loss in (
+            Loss(state),
+            loss_function(state, ranks=Ranks(rank=0, world_size=2, local_rank=0)),
+        ):
             state.model.zero_grad(set_to_none=True)
             loss(micro, generator=generator_of("step", config.seed, 0)).backward()
             grads.append([p.grad.clone() for p in state.model.parameters() if p.grad is not None])

@@ -17,7 +17,7 @@ from lengthgen.model.attention import attend
 from lengthgen.model.transformer import Block, Transformer
 from lengthgen.probes import attention, bias, position, receptive_field
 from lengthgen.probes.base import ProbeInputs, ProbeText
-from lengthgen.probes.run import build
+from lengthgen.probes.run import requested_probes
 from lengthgen.probes.shift_invariance import ShiftInvariance
 from lengthgen.terminal import Progress
 
@@ -113,7 +113,7 @@ def test_what_is_attached_changes_no_output_and_no_model(name: str, variant: str
 def test_what_a_scheme_lacks_is_skipped_with_why(
     probe: str, scheme: str, reasons: list[str]
 ) -> None:
-    [measured] = build([probe])
+    [measured] = requested_probes([probe])
     rows = measured.rows(inputs_of(small_model(scheme)))
     for reason, row in zip(reasons, rows, strict=True):
         assert ("skipped" in row) == bool(reason)
@@ -121,7 +121,7 @@ def test_what_a_scheme_lacks_is_skipped_with_why(
 
 
 def test_text_that_does_not_serve_is_skipped_with_a_reason() -> None:
-    [measured] = build(["attention"])
+    [measured] = requested_probes(["attention"])
     rows = measured.rows(inputs_of(small_model("nope"), max_context=40))
     said = [row.get("skipped") for row in rows]
     assert said == [None, None, "endpoints lie 40 tokens deep in their documents"]
@@ -356,5 +356,5 @@ def test_what_is_drawn_is_the_same_at_every_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(position, "STEPS", 10)
     model = small_model("randomized_rope", dtype=torch.float32)
     inputs = inputs_of(model)
-    for probe in build(["shift_invariance", "receptive_field", "attention", "position"]):
+    for probe in requested_probes(["shift_invariance", "receptive_field", "attention", "position"]):
         assert probe.rows(inputs) == probe.rows(inputs)

@@ -32,14 +32,16 @@ def run_dir(own: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 def probed(run_dir: Path, *names: str, change: str = "") -> dict[str, str]:
     """Runs the probes named, all if none is, with a change of the configuration."""
     words = [*WORDS, f"runtime.root={run_dir.parent}", *[change] * bool(change)]
-    return probes.probe(experiment_of(small_config(*words)), run_dir, probes.build(names), QUIET)
+    return probes.probe(
+        experiment_of(small_config(*words)), run_dir, probes.requested_probes(names), QUIET
+    )
 
 
 def test_every_probe_leaves_rows_and_those_with_numbers_a_picture(run_dir: Path) -> None:
     summaries = probed(run_dir)
-    assert list(summaries) == list(probes.registry())
+    assert list(summaries) == list(probes.probe_classes())
     rows = read_rows(run_dir / "probes.jsonl")
-    assert {row["probe"] for row in rows} == set(probes.registry())
+    assert {row["probe"] for row in rows} == set(probes.probe_classes())
     assert {(row["run"], row["tokens_seen"]) for row in rows} == {(run_dir.name, 256)}
     for name, summary in summaries.items():
         picture = run_dir / "probes" / f"{name}.png"
@@ -92,7 +94,7 @@ def test_a_variant_that_was_redefined_is_probed_again(run_dir: Path, shell: Shel
         window = {"window": {"width": width, "sinks": 0}}
         redefined = config.model_copy(update={"variants": {"window": window}})
         summaries = probes.probe(
-            experiment_of(redefined), run_dir, probes.build(["attention"]), QUIET
+            experiment_of(redefined), run_dir, probes.requested_probes(["attention"]), QUIET
         )
         found.append(summaries["attention + window"])
     assert found[0] != found[1]

@@ -10,7 +10,7 @@ import yaml
 from repository import ROOT
 
 from lengthgen.report import report, style
-from lengthgen.report.load import load
+from lengthgen.report.load import load_rows
 
 RESULTS = ROOT / "results"
 FIGURES = runpy.run_path(str(ROOT / "docs" / "figures.py"))["FIGURES"]
@@ -36,7 +36,7 @@ def test_a_figure_of_the_documentation_is_drawn_from_the_committed_rows(name: st
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", sorted(RESULTS.glob("**/rows.parquet")), ids=str)
 def test_the_tables_of_a_folder_are_what_its_rows_give(rows: Path) -> None:
-    sections = report.sections(load([rows.parent]))
+    sections = report.sections(load_rows([rows.parent]))
     committed = (rows.parent / "table.md").read_text(encoding="utf-8")
     assert committed == report.table_text(sections), f"lengthgen report {rows.parent}"
 

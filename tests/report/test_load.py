@@ -18,7 +18,7 @@ from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
 from lengthgen.files import append_rows, read_rows, write_rows
 from lengthgen.report import report
-from lengthgen.report.load import COLUMNS, ROWS, load, save, typed
+from lengthgen.report.load import COLUMNS, ROWS, load_rows, save_rows, typed
 from lengthgen.report.statistics import findings
 from lengthgen.runs import directory, status
 
@@ -28,7 +28,7 @@ LOSSES = {512: 3.0, 1024: 2.5}
 def loaded(*paths: Path) -> tuple[pd.DataFrame, list[str]]:
     """The table, and the lines that were said."""
     said: list[str] = []
-    return load(paths, say=said.append), said
+    return load_rows(paths, say=said.append), said
 
 
 def test_a_run_gives_a_row_per_document_with_what_is_known_of_the_run(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> N
     wrong = [[None, 3, 0]] * 60
     rows = frame(lambda s, d, n: None if s == 2 and n == 512 else 3.0)
     rows = rows.assign(first_wrong=wrong, n_windows=3.0)
-    save(rows, tmp_path / "study")
+    save_rows(rows, tmp_path / "study")
     again, _ = loaded(tmp_path / "study")
     pd.testing.assert_frame_equal(again, rows, check_categorical=False)
     assert again["first_wrong"].iloc[0] == [None, 3, 0]
@@ -86,7 +86,7 @@ def test_groups_of_documents_are_kept_and_counted_and_rows_without_them_are_read
     assert {*before["group"]} == {None}
     group_of = {"a": "one", "b": "one", "c": "two"}
     named = typed(before.assign(group=[*map(group_of.get, before["document"])]))
-    save(named, tmp_path / "study")
+    save_rows(named, tmp_path / "study")
     again, _ = loaded(tmp_path / "study")
     pd.testing.assert_frame_equal(again, named, check_categorical=False)
     for known, counted in ((again, True), (before, False)):
@@ -111,7 +111,7 @@ def test_what_was_scored_or_defined_again_counts_as_it_is_now_under_any_name_of_
 
 def test_of_a_run_that_was_trained_again_no_length_of_before_is_shown(tmp_path: Path) -> None:
     path = write_run(tmp_path / "runs", losses={512: 3.0, 1024: 3.0}, weights="old")
-    save(loaded(path)[0], tmp_path / "study")
+    save_rows(loaded(path)[0], tmp_path / "study")
     (path / "eval.jsonl").unlink()
     write_run(tmp_path / "runs", losses={512: 2.0}, weights="new")
     for paths in ((tmp_path / "study", path), (path, tmp_path / "study")):
@@ -184,7 +184,7 @@ def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_an_older_format_is_named_and_hides_no_run(tmp_path: Path) -> None:
     path = write_run(tmp_path / "runs", losses=LOSSES)
-    save(loaded(path)[0].assign(run="older"), tmp_path / "study")
+    save_rows(loaded(path)[0].assign(run="older"), tmp_path / "study")
     kept = pd.read_parquet(tmp_path / "study" / ROWS).drop(columns="chance")
     kept.to_parquet(tmp_path / "study" / ROWS)
     rows, (line,) = loaded(path, tmp_path / "study")
@@ -194,7 +194,7 @@ def test_a_folder_of_an_older_format_is_named_and_hides_no_run(tmp_path: Path) -
 
 def test_a_bit_that_flips_in_the_saved_rows_changes_no_number(tmp_path: Path) -> None:
     before, _ = loaded(write_run(tmp_path, losses=LOSSES))
-    save(before, tmp_path)
+    save_rows(before, tmp_path)
     content = (tmp_path / ROWS).read_bytes()
     group = parquet.ParquetFile(tmp_path / ROWS).metadata.row_group(0)
     nats = group.column(COLUMNS.index("nats"))

@@ -57,8 +57,8 @@ def lines_of(section: ReportSection, name: str) -> list[dict[float, float]]:
 def test_earlier_checkpoints_change_nothing_of_what_is_shown_of_the_last(tmp_path: Path) -> None:
     every, last = rows_of("rope", "alibi"), rows_of("rope", "alibi", tokens=(LAST,))
     several, alone = tmp_path / "several", tmp_path / "alone"
-    report.write(every, report.sections(every), several)
-    report.write(last, report.sections(last), alone)
+    report.write_pages(every, report.sections(every), several)
+    report.write_pages(last, report.sections(last), alone)
     written = {p.name: p.read_bytes() for p in alone.iterdir()}
     assert not [name for name in written if "training" in name]
     for name in ("curves.csv", "curve.svg", "gain.svg"):

@@ -60,7 +60,7 @@ class Elements(HTMLParser):
 
 
 def written(rows: pd.DataFrame, out: Path) -> dict[str, bytes]:
-    report.write(rows, report.sections(rows), out)
+    report.write_pages(rows, report.sections(rows), out)
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
@@ -80,7 +80,7 @@ def test_a_folder_that_is_reported_again_keeps_its_bytes(shell: Shell, tmp_path:
     assert said.endswith("a part of its rows would replace all; give another folder")
     more = write_run(tmp_path / "more", losses={256: 3.0, 512: 2.9, 1024: 3.0}, seed=2)
     assert shell.run("report", "rep", str(more), "--out", "rep").code == 0
-    assert {*load.load([Path("rep")])["seed"]} == {1, 2}
+    assert {*load.load_rows([Path("rep")])["seed"]} == {1, 2}
 
 
 def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
@@ -172,7 +172,7 @@ def test_lengths_none_of_which_has_a_value_are_reported_with_the_reason(tmp_path
     rows = rows_of().drop_duplicates(["run", "length"])
     rows = rows.assign(document=None, nats=None, n_documents=0, skipped="it has 512 rows")
     assert "it has 512 rows" in written(rows, tmp_path)["report.html"].decode()
-    assert "n/a" in report.summary(report.sections(rows))
+    assert "n/a" in report.short_tables(report.sections(rows))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_runs_without_the_headline_or_a_length_beyond_T_are_reported(
 
 
 def test_a_text_that_cannot_be_compared_is_named_beside_tasks() -> None:
-    rows = load.load([Path("results/tasks")])
+    rows = load.load_rows([Path("results/tasks")])
     torn = frame(3.0)[lambda rows: rows["document"] != "a"]
     *_, method = report.sections(pd.concat([rows, torn]))
     assert [note for note in method.notes if "rope-s1" in note]
@@ -238,15 +238,15 @@ def test_a_scheme_has_one_colour_in_all_figures_and_a_setting_where_there_is_one
 
 
 def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None:
-    text = report.summary(report.sections(rows_of()))
+    text = report.short_tables(report.sections(rows_of()))
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^\| alibi .*\bflat \|$", text, re.MULTILINE)
     assert re.search(r"^\| rope .*\bharmed \|$", text, re.MULTILINE)
     short = rows_of(["cope"])[lambda rows: rows["length"] <= 1024]
-    text = report.summary(report.sections(pd.concat([rows_of(), short])))
+    text = report.short_tables(report.sections(pd.concat([rows_of(), short])))
     assert re.search(r"^\| cope .*\bharmed at 1k \|$", text, re.MULTILINE)
     others = rows_of(["rope"]).assign(targets=7)
-    text = report.summary(report.sections(pd.concat([rows_of(), others])))
+    text = report.short_tables(report.sections(pd.concat([rows_of(), others])))
     assert text.count("K=7, ") == others["run"].nunique()
 
 

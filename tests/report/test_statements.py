@@ -16,9 +16,9 @@ import yaml
 from repository import ROOT
 
 from lengthgen.report.intervals import Estimate
-from lengthgen.report.load import load
+from lengthgen.report.load import load_rows
 from lengthgen.report.series import select, short
-from lengthgen.report.statistics import CurvePoint, Sums, copies, loss_of, number, unchanged
+from lengthgen.report.statistics import CurvePoint, Sums, copies, loss_of, shown_number, unchanged
 from lengthgen.report.statistics import verdict as verdict_of
 from lengthgen.tasks.accuracy import accuracies
 
@@ -42,7 +42,7 @@ MEASURED = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]|[MkB]\b)|\b(?!95)\d+ %")
 @cache
 def texts(study: str) -> list[Any]:
     """Returns the comparable rows of a study; those of each task."""
-    return [*select(load([RESULTS / study]))]
+    return [*select(load_rows([RESULTS / study]))]
 
 
 def rows(study: str) -> Any:
@@ -132,7 +132,7 @@ def text(value: Any) -> str:
         return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value.value, value.low, value.high, d=digits)
     if isinstance(value, str | int):
         return str(value)
-    return "-" if math.isnan(value) else number(value)
+    return "-" if math.isnan(value) else shown_number(value)
 
 
 def sentence(statement: dict[str, Any]) -> str:

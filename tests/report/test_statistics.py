@@ -18,7 +18,7 @@ from lengthgen.report.statistics import (
     EPS,
     CurvePoint,
     Sums,
-    Word,
+    Verdict,
     curves,
     findings,
     loss_of,
@@ -161,7 +161,7 @@ def estimate(low: float, high: float, *, seeds: tuple[float, ...] | None = None)
         (estimate(-math.inf, -0.1, seeds=(-math.inf, -0.2)), "harmed"),
     ],
 )
-def test_a_verdict_follows_from_the_interval(gain: Estimate, word: Word) -> None:
+def test_a_verdict_follows_from_the_interval(gain: Estimate, word: Verdict) -> None:
     assert verdict(gain) == word
 
 

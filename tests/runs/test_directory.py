@@ -36,11 +36,11 @@ def test_a_run_is_found_by_its_id_its_beginning_and_its_path(tmp_path: Path) -> 
 
 def test_a_run_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    run_dir = directory.newest(tmp_path)
+    run_dir = directory.newest_run(tmp_path)
     with pytest.raises(UserError, match="loop: cannot be read"):
         directory.load_config(run_dir)
     with pytest.raises(UserError, match="loop: cannot be read"):
-        directory.newest(tmp_path / "loop")
+        directory.newest_run(tmp_path / "loop")
 
 
 @pytest.mark.parametrize("content", ["a: [", "- 1", "seed: x"])

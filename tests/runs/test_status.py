@@ -49,7 +49,7 @@ def test_a_run_says_why_it_ended(
 
 
 def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
-    status.write(tmp_path, Status("running"), run="rope")  # of which no process has the lock
+    status.write_status(tmp_path, Status("running"), run="rope")  # of which no process has the lock
     state, reason = said(tmp_path)
     assert state == "killed"
     assert f"process {os.getpid()} on " in str(reason)

@@ -12,7 +12,7 @@ from repository import published
 from small import bare_call, close, dims, imported
 from torch import Tensor
 
-from lengthgen.schemes import AttentionContext, ModelDims, Part, registry
+from lengthgen.schemes import AttentionContext, ModelDims, Part, part_classes
 from lengthgen.schemes.bias.alibi import Alibi, AlibiLearned, slopes
 from lengthgen.schemes.bias.bam import Bam
 from lengthgen.schemes.bias.dynamic_bias import DynamicBias
@@ -33,7 +33,7 @@ LAYERED = {
 
 
 def layered(name: str, *, share_layers: bool) -> Part:
-    part: Any = registry()[name]
+    part: Any = part_classes()[name]
     return part(shape_of(4), share_layers=share_layers, **LAYERED[name])
 
 
@@ -62,7 +62,7 @@ def set_values(parameter: Tensor, *values: float) -> None:
 @pytest.mark.parametrize("case", published("biases"), ids=lambda case: case["scheme"])
 def test_a_bias_has_the_published_values(case: dict[str, Any]) -> None:
     arguments = case.get("arguments", {"share_layers": True})
-    part = registry()[case["scheme"]](shape_of(case["n_heads"]), **arguments)
+    part = part_classes()[case["scheme"]](shape_of(case["n_heads"]), **arguments)
     for name, values in case.get("set", {}).items():
         set_values(getattr(part, name)[0], *values)
     with torch.no_grad():

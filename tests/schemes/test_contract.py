@@ -30,7 +30,7 @@ from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
-from lengthgen.schemes import AttentionContext, registry
+from lengthgen.schemes import AttentionContext, part_classes
 
 T, LENGTH = 16, 48  # 3 T: past the trained length for every scheme
 EXAMPLES = {  # parts of the documentation, with their file and arguments
@@ -58,14 +58,14 @@ class Case(NamedTuple):
         return hidden(self.model, self.tokens, n_last=n_last)
 
 
-CASES = every_scheme() + [(name, None) for name in EXAMPLES if name not in registry()]
+CASES = every_scheme() + [(name, None) for name in EXAMPLES if name not in part_classes()]
 
 
 @pytest.fixture(params=CASES, ids=lambda pair: "+".join(filter(None, pair)))
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     name, variant = request.param
     words, plugins = list[str](), list[Path]()
-    if name in EXAMPLES and name not in registry():
+    if name in EXAMPLES and name not in part_classes():
         file, arguments = EXAMPLES[name]
         words, plugins = [f"+scheme.parts.{name}={arguments}"], [tmp_path / file]
         plugins[0].write_text(example(file))
@@ -217,7 +217,7 @@ def test_bf16_is_fp32_rounded_in_biases_and_rotations_at_16k(case: Case) -> None
 def test_bf16_evaluates_decodes_and_trains_every_variant_of_a_scheme(name: str) -> None:
     config, model = small_config(f"scheme={name}"), small_model(name, dtype=torch.float32)
     known, own = {**config.variants, **config.scheme.variants}, model.scheme
-    remaps = [v for v, parts in known.items() if any(registry()[part].remaps for part in parts)]
+    remaps = [v for v, parts in known.items() if any(part_classes()[part].remaps for part in parts)]
     pairs = [f"{a}+{b}" for a in remaps for b in ("logn", "llama4_temperature", "temperature")]
     tokens = some_tokens(length_for(model))
     for variant in (None, *known, *pairs):

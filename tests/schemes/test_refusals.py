@@ -8,14 +8,14 @@ import pytest
 import yaml
 from small import dims, refusal, small_config, smaller, valid
 
-from lengthgen.config.compose import choices, load
+from lengthgen.config.compose import choices, load_choice
 from lengthgen.errors import UserError
 from lengthgen.schemes import ModelDims, design
 
 SHIPPED: dict[str, dict[str, Any]] = {}  # the arguments of every part in the package's YAML files
 for group in ("variant", "scheme"):
     for shipped in choices(group, config_dir=None):
-        read = load(group, shipped)
+        read = load_choice(group, shipped)
         SHIPPED.update(read["parts"] if group == "scheme" else read)
 
 RECURRENT = "recurrence: {mem_len: 1}"

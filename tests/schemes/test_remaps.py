@@ -12,9 +12,9 @@ from repository import published
 from small import bare_call, close, context, dims, layer_of, rotated, small_model, some_qkv
 from torch import Tensor
 
-from lengthgen.config.compose import load
+from lengthgen.config.compose import load_choice
 from lengthgen.model.attention import attend, eager
-from lengthgen.schemes import AttentionContext, Part, Scheme, registry
+from lengthgen.schemes import AttentionContext, Part, Scheme, part_classes
 from lengthgen.schemes.mask import Window
 from lengthgen.schemes.remap import DualChunk, LeakyRerope, Remap, Rerope, Selfextend, StreamingLlm
 from lengthgen.schemes.rotary.rope import Rope
@@ -47,7 +47,7 @@ def relative(part: Part, c: AttentionContext) -> Tensor:
 
 @pytest.mark.parametrize("case", published("remapped_distances"), ids=lambda case: case["part"])
 def test_distances_are_the_published_ones(case: dict[str, Any]) -> None:
-    part, row = registry()[case["part"]](SHAPE, **case["arguments"]), case["row"]
+    part, row = part_classes()[case["part"]](SHAPE, **case["arguments"]), case["row"]
     got = relative(part, context(small_model("nope"), 20, dtype=torch.float64))
     assert got[row, : row + 1].tolist() == case["want"]
 
@@ -124,8 +124,8 @@ def test_what_follows_a_rotation_still_follows_it_under_a_remap() -> None:
 
 def largest_distance(variant: str, length: int) -> float:
     """Returns the largest distance that the last query of a call rotates by, at T = 512."""
-    arguments = load("variant", variant)[variant]
-    part = registry()[variant](dims(train_length=512), **arguments)
+    arguments = load_choice("variant", variant)[variant]
+    part = part_classes()[variant](dims(train_length=512), **arguments)
     c = bare_call(part.shape, length, dtype=torch.float32)
     c = replace(c, q_pos=c.pos[-1:], rows=slice(length - 1, length))
     seen = part.visible(c)
@@ -206,7 +206,7 @@ def test_log_scaling_is_a_logarithm_to_the_base_a_in_evaluation_alone() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("case", published("temperatures"), ids=lambda case: case["scheme"])
 def test_factors_are_the_published_ones(case: dict[str, Any], dtype: torch.dtype) -> None:
-    part: Any = registry()[case["scheme"]](LONG, **case["arguments"])
+    part: Any = part_classes()[case["scheme"]](LONG, **case["arguments"])
     got = [float(part.factor(c)) for c in at_rows(*case["rows"], dtype=dtype)]
     assert got == pytest.approx(case["want"], abs=2e-7)
     assert [one for one in got if one < 1 + 1e-6] == [1.0] * case["want"].count(1.0)  # to the bit

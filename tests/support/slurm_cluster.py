@@ -70,7 +70,7 @@ def begun(point: Point, standing: Status, *, seconds_ago: float = 0) -> Point:
     """Gives a point the directory of a run that reported this status, so long ago."""
     point.run_dir.mkdir(parents=True, exist_ok=True)
     (point.run_dir / "config.yaml").touch()
-    status.write(point.run_dir, standing, run=point.run_id)
+    status.write_status(point.run_dir, standing, run=point.run_id)
     then = time.time() - seconds_ago
     os.utime(point.run_dir / "status.json", (then, then))
     return point

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lengthgen.config import compose
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.compose import choices, load
+from lengthgen.config.compose import choices, load_choice
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, ModelDims, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
@@ -71,7 +71,7 @@ def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     words = [word.removeprefix("+") for word in overrides if word not in chosen]
     if not words and not plugins:
         return base
-    files = plugin_files.read(plugins)
+    files = plugin_files.read_plugins(plugins)
     GIVEN.update({plugin.digest: plugin for plugin in files})
     plain = to_plain(base) | {"plugins": [plugin.digest for plugin in files]}
     for key, value in compose.values(words).items():
@@ -88,7 +88,7 @@ def _composed(*chosen: str) -> Config:
     name = chosen[0].removeprefix("scheme=") if len(chosen) == 1 else ""
     if name not in choices("scheme", config_dir=None):
         return valid([*SMALL, *chosen])
-    scheme = compose.defaults()["scheme"] | load("scheme", name)
+    scheme = compose.defaults()["scheme"] | load_choice("scheme", name)
     return resolved(from_plain(to_plain(_composed()) | {"scheme": scheme})).config
 
 
@@ -128,7 +128,7 @@ def every_scheme() -> list[tuple[str, str | None]]:
     """Returns (scheme, variant) of all shipped schemes, the plain scheme as variant None."""
     pairs: list[tuple[str, str | None]] = []
     for name in choices("scheme", config_dir=None):
-        variants = load("scheme", name).get("variants") or {}
+        variants = load_choice("scheme", name).get("variants") or {}
         pairs += [(name, None), *((name, variant) for variant in variants)]
     return pairs + [("rope", variant) for variant in choices("variant", config_dir=None)]
 

@@ -85,7 +85,9 @@ def load_of(experiment: Experiment, cache_dir: Path) -> Loaded:
     """Returns the corpus of an experiment, whose source may be a plugin's."""
     said: list[str] = []
     corpus, source = experiment.config.corpus, experiment.source
-    return Loaded(corpora.load(corpus, source, cache_dir=cache_dir, say=said.append), said)
+    return Loaded(
+        corpora.load_tokenized(corpus, source, cache_dir=cache_dir, say=said.append), said
+    )
 
 
 def load_tokens(
@@ -96,9 +98,9 @@ def load_tokens(
     fingerprint: str | None = None,
     with_training: bool = True,
 ) -> TokenizedCorpus:
-    """Returns a corpus as `corpora.load` does, from its configuration alone."""
+    """Returns a corpus as `corpora.load_tokenized` does, from its configuration alone."""
     source, _ = sources.source_of(corpus)
-    return corpora.load(
+    return corpora.load_tokenized(
         corpus,
         source,
         cache_dir=cache_dir,

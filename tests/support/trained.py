@@ -10,7 +10,7 @@ from small import experiment_of
 from torch import Tensor
 
 from lengthgen import pipeline
-from lengthgen.config.schema import Config, stored, to_plain
+from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.evaluation.evaluator import Kept
 from lengthgen.evaluation.protocols import Evaluation
@@ -19,7 +19,14 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.terminal import Progress
-from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
+from lengthgen.training.step import (
+    TrainingState,
+    batch_of,
+    check_finite,
+    fresh_state,
+    launch_step,
+    loss_function,
+)
 
 QUIET = Progress(is_main=False)
 CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds")  # what no two runs have in common
@@ -52,9 +59,9 @@ def is_alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def take_steps(state: State, windows: TrainingWindows, *, n: int = 1) -> list[float]:
+def take_steps(state: TrainingState, windows: TrainingWindows, *, n: int = 1) -> list[float]:
     """Takes optimizer steps in this process, and returns the nats of each."""
-    loss, nats = loss_of(state, ranks=ALONE), list[float]()
+    loss, nats = loss_function(state, ranks=ALONE), list[float]()
     for _ in range(n):
         batch = batch_of(state, windows, ranks=ALONE)
         nats.append(float(launch_step(state, batch, ranks=ALONE, loss=loss)))
@@ -66,7 +73,7 @@ def with_eval(config: Config, **changed: Any) -> Config:
     """Returns the configuration with other values of eval.*."""
     plain = to_plain(config)
     plain["eval"].update(changed)
-    return stored(plain)
+    return from_stored(plain)
 
 
 def train(config: Config) -> Path:
@@ -92,7 +99,7 @@ def evaluate(
     )
 
 
-def state_of(config: Config, *, vocab_size: int, device: torch.device) -> State:
+def state_of(config: Config, *, vocab_size: int, device: torch.device) -> TrainingState:
     """Returns the state of a model before its first step."""
     experiment = experiment_of(config)
     model = experiment.create(vocab_size=vocab_size)

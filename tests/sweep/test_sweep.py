@@ -19,7 +19,7 @@ from lengthgen.runs.status import Status
 from lengthgen.sweep import slurm
 from lengthgen.sweep.grid import Point, points
 from lengthgen.sweep.local import Slot, gpus_for, slots
-from lengthgen.sweep.states import PointState, State, counted, pending, state_of, states_of
+from lengthgen.sweep.states import PointState, SweepState, counted, pending, state_of, states_of
 
 PART = """
 from lengthgen.schemes import Part
@@ -86,7 +86,7 @@ def test_a_point_stands_as_its_run_says(tmp_path: Path) -> None:
     assert state_of(point) == PointState("new")
     begun(point, Status("failed", reason="why"))
     assert state_of(point) == PointState("failed", "why")
-    status.write(point.run_dir, Status("running"), run=point.run_id)
+    status.write_status(point.run_dir, Status("running"), run=point.run_id)
     with status.run_lock(point.run_dir, "train"):
         assert state_of(point).state == "running"
     assert state_of(point).state == "killed"
@@ -99,14 +99,14 @@ def test_a_point_is_done_only_if_it_was_measured_as_requested_now(tmp_path: Path
     assert state_of(point).state == "stopped"
     assert pending([point], states_of([point])) == [point]
     done = Status("done", evaluated=point.config.evaluation_id)
-    status.write(point.run_dir, done, run=point.run_id)
+    status.write_status(point.run_dir, done, run=point.run_id)
     assert state_of(point) == PointState("done")
 
 
 def test_what_is_settled_or_at_work_is_not_run() -> None:
     every = grid("seed=range(1,9)")
-    first: list[State] = ["new", "queued", "running", "stopped"]
-    names: list[State] = [*first, "killed", "failed", "diverged", "done"]
+    first: list[SweepState] = ["new", "queued", "running", "stopped"]
+    names: list[SweepState] = [*first, "killed", "failed", "diverged", "done"]
     standing = {p.run_id: PointState(state) for p, state in zip(every, names, strict=True)}
     todo = [standing[p.run_id].state for p in pending(every, standing)]
     assert todo == ["new", "stopped", "killed", "failed"]

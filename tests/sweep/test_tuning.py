@@ -14,7 +14,7 @@ from frames import eval_row
 from small import MEASURED_AT_T, refusal, small_config, smaller
 
 from lengthgen.config import compose
-from lengthgen.config.schema import stored, to_plain
+from lengthgen.config.schema import from_stored, to_plain
 from lengthgen.files import write_rows
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
@@ -26,7 +26,9 @@ RATES = "train.lr=1e-3,2e-3,4e-3"
 
 
 def grid(out: Path, *words: str) -> list[Point]:
-    return tuning.points(smaller(*words, usual=MEASURED_AT_T), out=out, config_dir=None, plugins=[])
+    return tuning.tuning_points(
+        smaller(*words, usual=MEASURED_AT_T), out=out, config_dir=None, plugins=[]
+    )
 
 
 Losses = Mapping[tuple[str, float, float | None, int], float]  # by scheme, rate, ratio and seed
@@ -43,7 +45,7 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
         begun = {"run": point.run_id, "fingerprint": of_rows.get("fingerprint", "f" * 64)}
         write_rows(point.run_dir / "env.json", [begun])
         if loss is None:
-            status.write(point.run_dir, Status("diverged"), run=point.run_id)
+            status.write_status(point.run_dir, Status("diverged"), run=point.run_id)
             continue
         about: dict[str, Any] = {"run": c.run_id, "seed": c.seed, "train_length": T, **of_rows}
         about |= c.eval.model_dump(include={"targets", "precision"})
@@ -53,8 +55,8 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
             for name in "ab"
         ]
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    tuning.write(points, out)
-    return compose.read(out / "tuned.yaml")
+    tuning.write_rates(points, out)
+    return compose.read_yaml(out / "tuned.yaml")
 
 
 @pytest.mark.slow
@@ -138,7 +140,7 @@ def test_schemes_without_a_rate_leave_those_of_others(tmp_path: Path) -> None:
     losses: Losses = {("nope", lr, None, 1): 3.0 for lr in (1e-3, 2e-3)}
     words = ["scheme=rope,alibi,nope", "train.lr=1e-3,2e-3"]
     assert refusal(chosen, tmp_path, losses, *words).startswith("scheme=rope,alibi: every rate")
-    assert [*compose.read(tmp_path / "tuned.yaml")] == ["nope"]
+    assert [*compose.read_yaml(tmp_path / "tuned.yaml")] == ["nope"]
     assert "nope" in (tmp_path / "table.md").read_text()
 
 
@@ -181,7 +183,7 @@ def test_each_scheme_takes_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (t5.train.lr, t5.train.scheme_lr_ratio) == (0.008, 16.0)
     assert rope.run_id == small_config("scheme=rope", "train.lr=2e-3").run_id
     assert rope.train.tuned == tmp_path / "tuned.yaml"
-    assert stored(to_plain(rope)) == rope
+    assert from_stored(to_plain(rope)) == rope
 
 
 @pytest.mark.parametrize(

@@ -120,14 +120,16 @@ def two_tasks(*, unlearned: bool = False) -> pd.DataFrame:
 
 def test_ranks_are_means_over_tasks_and_ties_share_theirs() -> None:
     results = report.results_of(two_tasks())
-    ranks = {name: rank.value for name, rank in mean_ranks(report.counted(results)).items()}
+    ranks = {
+        name: rank.value for name, rank in mean_ranks(report.series_that_learned(results)).items()
+    }
     assert ranks == {"alibi": (1 + 2.5) / 2, "rope": (2 + 1) / 2, "t5": (3 + 2.5) / 2}
 
 
 def test_a_scheme_that_did_not_learn_a_task_is_neither_ranked_nor_the_best() -> None:
     results = report.results_of(two_tasks(unlearned=True))
-    assert mean_ranks(report.counted(results)).keys() == {"rope", "t5"}
-    section = report.section(two_tasks(unlearned=True))
+    assert mean_ranks(report.series_that_learned(results)).keys() == {"rope", "t5"}
+    section = report.tasks_section(two_tasks(unlearned=True))
     assert section is not None
     cells = {row[0].text: row[1] for row in section.summary[0].rows}
     assert cells["alibi"] == ("not learned", "faint")
@@ -137,7 +139,7 @@ def test_a_scheme_that_did_not_learn_a_task_is_neither_ranked_nor_the_best() -> 
 def test_a_scheme_in_one_task_with_fewer_seeds_changes_no_rank() -> None:
     mine = [answered(*shares(20), length=at, scheme="mine") for at in (2, L, 8)]
     alone, together = (
-        mean_ranks(report.counted(report.results_of(rows)))
+        mean_ranks(report.series_that_learned(report.results_of(rows)))
         for rows in (two_tasks(), pd.concat([two_tasks(), frame(*mine)]))
     )
     assert alone == together != {}
@@ -160,7 +162,7 @@ def test_a_task_counts_if_a_scheme_exceeds_chance_by_five_points_beyond_l(
 ) -> None:
     rows = answered(*shares(20), length=2), answered(*shares(n_right), length=8)
     results = report.results_of(frame(*({**row, "chance": chance} for row in rows)))
-    assert bool(report.counted(results)) == counts
+    assert bool(report.series_that_learned(results)) == counts
 
 
 def test_measures_of_decoded_tests_are_means_over_the_tests_that_all_seeds_have() -> None:
@@ -175,11 +177,11 @@ def test_measures_of_decoded_tests_are_means_over_the_tests_that_all_seeds_have(
 
 def test_a_section_shows_each_task_and_is_absent_without_one() -> None:
     rows = two_tasks()
-    section = report.section(rows)
+    section = report.tasks_section(rows)
     assert section is not None
     assert section.figures.keys() == {"accuracy-copy", "accuracy-reverse"}
     written = markdown(section.tables[1])
     assert "| alibi  |     2 | 100.0 | 100.0 | 90.0 |" in written
     line = section.data["tasks"].set_index(["task", "series", "length"]).loc["copy", "t5", 8]
     assert line["accuracy"] == pytest.approx(0.1)
-    assert report.section(rows.loc[rows["protocol"] == "tail"]) is None
+    assert report.tasks_section(rows.loc[rows["protocol"] == "tail"]) is None

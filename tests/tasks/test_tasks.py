@@ -20,7 +20,7 @@ from lengthgen.config.schema import TaskSpec
 from lengthgen.data.sources import Document
 from lengthgen.errors import UserError
 from lengthgen.experiment import resolve
-from lengthgen.tasks import END, Task, registry
+from lengthgen.tasks import END, Task, task_classes
 from lengthgen.tasks.objective import commonest
 from lengthgen.tasks.scratchpad import Step, format_steps
 from lengthgen.tasks.source import TaskSource
@@ -259,7 +259,7 @@ class Split(NamedTuple):
 @cache
 def written(name: str) -> dict[str, Any]:
     """Returns the values of a task's YAML."""
-    return compose.load("task", name)
+    return compose.load_choice("task", name)
 
 
 def spec_of(name: str) -> TaskSpec:
@@ -270,7 +270,7 @@ def spec_of(name: str) -> TaskSpec:
 def rule_of(name: str, **changed: object) -> Task:
     """Returns the rule of a task with some arguments of its YAML replaced."""
     task = written(name)["task"]
-    rule = registry()[task["kind"]]
+    rule = task_classes()[task["kind"]]
     return construct(rule, {**task["arguments"], **changed}, where="task.arguments")
 
 
@@ -285,7 +285,7 @@ def prompt_of(document: Document) -> str:
 
 
 def test_every_rule_has_a_yaml() -> None:
-    assert {written(name)["task"]["kind"] for name in [*TASKS, "scan"]} == set(registry())
+    assert {written(name)["task"]["kind"] for name in [*TASKS, "scan"]} == set(task_classes())
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -13,7 +13,10 @@ def test_parameters_have_one_group_and_network_matrices_alone_decay(scheme: str)
     config = small_config(f"scheme={scheme}", "train.weight_decay=0.3")
     model = create(config, vocab_size=VOCAB)
     set_rates(optimizer := optimizers_of(model, config.train)[0], 0, config)
-    groups, ratio = optimizer.param_groups, compose.load("scheme", scheme).get("lr_ratio", 1.0)
+    groups, ratio = (
+        optimizer.param_groups,
+        compose.load_choice("scheme", scheme).get("lr_ratio", 1.0),
+    )
     group_of = {id(p): group for group in groups for p in group["params"]}
     assert len(group_of) == sum(len(group["params"]) for group in groups)
     parts = [part for part in model.scheme.all if not part.at_network_rate]

@@ -41,7 +41,14 @@ from lengthgen.model.trial import try_out
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training import trainer
 from lengthgen.training.optim import lr_at
-from lengthgen.training.step import State, batch_of, check_finite, fresh_state, launch_step, loss_of
+from lengthgen.training.step import (
+    TrainingState,
+    batch_of,
+    check_finite,
+    fresh_state,
+    launch_step,
+    loss_function,
+)
 
 CPU = torch.device("cpu")
 
@@ -224,7 +231,7 @@ def stepping(corpus: TokenizedCorpus) -> tuple[Config, Any]:
     return small_config(), TrainingWindows(corpus, small_config().train.length)
 
 
-def state_of(config: Config) -> State:
+def state_of(config: Config) -> TrainingState:
     experiment = experiment_of(config)
     model = experiment.create(vocab_size=257)
     return fresh_state(config, experiment.objective, model, device=CPU)
@@ -259,7 +266,7 @@ def test_the_first_step_that_is_not_finite_is_named_after_those_behind_it(
     stepping: tuple[Config, Any], step: int, what: str, said: str
 ) -> None:
     state = state_of(stepping[0])
-    model, loss = state.model, loss_of(state, ranks=ALONE)
+    model, loss = state.model, loss_function(state, ranks=ALONE)
     for i in range(step + 3):
         with ExitStack() as hooks:
             if i == step and what == "loss":
@@ -286,7 +293,7 @@ def test_launching_a_step_reads_no_tensor(stepping: tuple[Config, Any], scheme: 
     config = small_config(f"scheme={scheme}", "model.dropout=0.1", "train.optimizer=muon")
     state = state_of(config)
     batch = batch_of(state, stepping[1], ranks=ALONE)
-    loss = loss_of(state, ranks=ALONE)
+    loss = loss_function(state, ranks=ALONE)
     with Unread():
         launch_step(state, batch, ranks=ALONE, loss=loss)
         launch_step(state, batch, ranks=ALONE, loss=loss)

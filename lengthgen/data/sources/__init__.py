@@ -36,7 +36,7 @@ class Source(ABC):
     tokenizer_every = 1  # a BPE is trained on one in so many training documents
     characters: str | None = None  # of all texts, in ASCII, for corpus.tokenizer=characters
 
-    alignment_ids: Callable[[Sequence[int]], list[int]] | None = None  # of a text's tokens
+    alignment_ids: schema.AlignmentIds | None = None
 
     @classmethod
     def of(cls, corpus: schema.Corpus, plugins: Sequence[Plugin]) -> tuple[Self, schema.Corpus]:
@@ -63,7 +63,7 @@ class Source(ABC):
         return "reading documents"
 
 
-def registry(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
+def source_classes(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
     """Returns the sources by name: those of this directory, of rooms beside the core, of plugins.
 
     Raises UserError for a plugin that fails, and for two sources of one name.
@@ -79,8 +79,8 @@ def source_of(
 
     Raises UserError for a mistake in name or arguments.
     """
-    known, key = registry(plugins), "corpus.source"
-    kind = classes.chosen(corpus.source, known, plugins, what="source", where=key)
+    known, key = source_classes(plugins), "corpus.source"
+    kind = classes.class_named(corpus.source, known, plugins, what="source", where=key)
     return kind.of(corpus, plugins)
 
 

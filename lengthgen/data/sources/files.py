@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from lengthgen.config.schema import Word
-from lengthgen.data.formats import KINDS, ROWS, TEXT, kind_of, texts
+from lengthgen.data.formats import KINDS, ROWS, TEXT, suffix_of, texts
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError, shortened, suggestion
 from lengthgen.files import utf8
@@ -63,8 +63,8 @@ class Files(Source):
         elif held_out is None:
             for each in [path] if isinstance(path, str) else path:
                 _refuse_other_splits(each)
-        validation = [] if held_out is None else expand(held_out, key)
-        return sorted({*expand(path)} - {*validation}), validation
+        validation = [] if held_out is None else expand_paths(held_out, key)
+        return sorted({*expand_paths(path)} - {*validation}), validation
 
     def data_key(self) -> str:
         return states([*self.split_paths[0], *self.split_paths[1]])
@@ -83,7 +83,7 @@ class Files(Source):
         kinds = Counter(sorted(file.suffix or file.name for file in others))
         not_read = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(5))
         text = (*TEXT, *ROWS)  # of another split
-        data = [f for f in others if f.suffix.lower() in DATA and kind_of(f) not in text]
+        data = [f for f in others if f.suffix.lower() in DATA and suffix_of(f) not in text]
         if sum(map(_size, data)) > sum(map(_size, files)):
             raise UserError(
                 f"corpus.path: {folder} holds more data that is not read ({not_read}) than files "
@@ -94,7 +94,7 @@ class Files(Source):
     def check(self) -> None:
         """Looks for the files, and for the text column in the first one that has rows."""
         train, validation = self.split_paths
-        with_rows = [path for path in validation or train if kind_of(path) in ROWS]
+        with_rows = [path for path in validation or train if suffix_of(path) in ROWS]
         next(self._documents(with_rows[:1]), None)
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
@@ -152,12 +152,12 @@ class Files(Source):
 
 def _refuse_other_splits(given: str) -> None:
     """Raises UserError for files of training and of another split, which would be mixed."""
-    files = expand(given)
+    files = expand_paths(given)
     data = [file for file in files if file.stem.lower() not in ("readme", "license")]
     top = os.path.commonpath([file.parent for file in data or files])
     parts = (file.relative_to(top).parts for file in files if file.is_relative_to(top))
     names = {
-        first for first, *below in parts if below or kind_of(Path(first)) not in (".py", ".md")
+        first for first, *below in parts if below or suffix_of(Path(first)) not in (".py", ".md")
     }
     found = [[word[0] for word in SPLIT.finditer(name)] for name in names]
     words = sorted({own[0] for own in found if len(own) == 1})
@@ -176,7 +176,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
+def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
     """Returns the files that a path, glob or list of them names, sorted, each once."""
     files: set[Path] = set()
     for path in map(os.path.expanduser, [given] if isinstance(given, str) else given):
@@ -188,7 +188,7 @@ def expand(given: str | Sequence[str], key: str = "corpus.path") -> list[Path]:
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
         paths = [Path(os.path.abspath(f)) for f in there]
-        readable = [f for f in paths if kind_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
+        readable = [f for f in paths if suffix_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
         if not os.path.isfile(path):  # in a folder
             readable = [f for f in readable if not f.match("cache-*.arrow")]  # of `datasets`
         if not readable:

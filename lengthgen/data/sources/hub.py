@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen.config.schema import Positive
-from lengthgen.data.formats import group_of, text_of
+from lengthgen.data.formats import column_text, group_of
 from lengthgen.data.sources import Document, Source, files
 from lengthgen.errors import UserError, first_line
 
@@ -68,7 +68,7 @@ class Hub(Source):
         while (row := self._loaded(next, rows, None)) is not None:
             number += 1
             try:
-                text = text_of(row, self.text_column)
+                text = column_text(row, self.text_column)
                 group = group_of(row, self.group_column)
             except ValueError as error:
                 raise UserError(f"corpus.repo: row {number} of {self.repo} {error}") from None

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AlignmentIds, AttentionContext, Part
+from lengthgen.config.schema import AlignmentIds
+from lengthgen.schemes.base import AttentionContext, Part
 
 
 def ids_of(ids: AlignmentIds, tokens_BT: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, Rotated
-from lengthgen.schemes.parameters import Base, Share, head_width
+from lengthgen.schemes.parameters import Base, PositiveShare, head_width
 
 
 class Rope(Part):
@@ -33,7 +33,7 @@ class Rope(Part):
         shape: ModelDims,
         *,
         base: Base | list[Base],
-        rotary_percentage: Share,
+        rotary_percentage: PositiveShare,
         layout: Literal["half", "interleaved"],
     ) -> None:
         super().__init__(shape)

@@ -79,7 +79,7 @@ class Ntk(RopeScaling):
     """
 
     def frequencies(self, omega_R: Tensor, c: AttentionContext) -> Tensor:
-        return omega_R * self.stretch(c) ** (-numbers(omega_R) / max(len(omega_R) - 1, 1))
+        return omega_R * self.stretch(c) ** (-pair_numbers(omega_R) / max(len(omega_R) - 1, 1))
 
 
 class DynamicNtk(Ntk):
@@ -154,7 +154,7 @@ class Yarn(RopeScaling):
         if len(omega_R) == 1:  # the fastest pair, which is never interpolated
             return omega_R
         low, high = self.bounds(omega_R)
-        ramp_R = (numbers(omega_R) - low) / (high - low).clamp(min=0.001)  # 0.001 as released
+        ramp_R = (pair_numbers(omega_R) - low) / (high - low).clamp(min=0.001)  # 0.001 as released
         ramp_R = ramp_R.clamp(0, 1)
         return omega_R * (1 - ramp_R + ramp_R / self.stretch(c))
 
@@ -255,10 +255,10 @@ class Longrope2(Longrope):
         if s == 1:
             return omega_R
         fast_R = self.turns(omega_R) > self.critical_turns
-        share_R = torch.where(fast_R, numbers(omega_R) / fast_R.sum().clamp(min=1), 1)
+        share_R = torch.where(fast_R, pair_numbers(omega_R) / fast_R.sum().clamp(min=1), 1)
         return omega_R * (self.excess * s) ** -share_R
 
 
-def numbers(omega_R: Tensor) -> Tensor:
+def pair_numbers(omega_R: Tensor) -> Tensor:
     """Returns the number of each pair, from 0, in the angles' dtype."""
     return torch.arange(len(omega_R), device=omega_R.device, dtype=omega_R.dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.parameters import Share
+from lengthgen.schemes.parameters import PositiveShare
 
 
 class SoftClip(Part):
@@ -24,7 +24,7 @@ class SoftClip(Part):
 
     bidirectional = True
 
-    def __init__(self, shape: ModelDims, *, share: Share) -> None:
+    def __init__(self, shape: ModelDims, *, share: PositiveShare) -> None:
         super().__init__(shape)
         self.share = share
 

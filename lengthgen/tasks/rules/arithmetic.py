@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lengthgen.tasks.base import Count, Example, Share, Task, random_text
+from lengthgen.tasks.base import Count, Example, Fraction, Task, random_text
 from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
 
 CARRY = 10  # the base
@@ -39,7 +39,7 @@ class Addition(Task):
         pad: bool,
         hints: bool,
         scratchpad: str,
-        spaces: Share = 0.0,
+        spaces: Fraction = 0.0,
     ) -> None:
         self.reverse, self.pad, self.hints, self.spaces = reverse, pad, hints, spaces
         self.parts = validate_parts(scratchpad)

@@ -21,14 +21,14 @@ from lengthgen.tasks.base import Example, Task
 WHERE = "task.arguments.path"
 SIGNS = ascii_letters + digits + punctuation.replace("=", "")
 Words = tuple[str, ...]
-Pair = tuple[Words, Words]  # a prompt and its answer
+WordPair = tuple[Words, Words]  # a prompt and its answer
 LINES = (re.compile(r"IN: *(\S.*?) *OUT: *(.+)"), re.compile(r"([^\t]+)\t([^\t]+)"))
 
 
 class File(NamedTuple):
     """The content of a file of pairs."""
 
-    by_length: Mapping[int, Sequence[Pair]]  # by the number of words of the answer
+    by_length: Mapping[int, Sequence[WordPair]]  # by the number of words of the answer
     signs: Mapping[str, str]  # from a word to its characters, as many for all words
     sha256: str
 
@@ -83,7 +83,7 @@ def _read(path: Path, changed: int | None) -> File:
             f"{WHERE}={path}: cannot read it ({why}); give a file of lines such as "
             "IN: jump twice OUT: I_JUMP I_JUMP, for SCAN its tasks.txt"
         ) from None
-    by_length: dict[int, list[Pair]] = {}
+    by_length: dict[int, list[WordPair]] = {}
     words: set[str] = set()
     answers: dict[Words, Words] = {}
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from lengthgen.tasks.base import Count, Example, Task
 
-Words = list[str]
+WordList = list[str]
 
-UNARY: Mapping[str, Callable[[Words], Words]] = {
+UNARY: Mapping[str, Callable[[WordList], WordList]] = {
     "copy": lambda x: x,
     "reverse": lambda x: x[::-1],
     "shift": lambda x: x[1:] + x[:1],
@@ -26,7 +26,7 @@ UNARY: Mapping[str, Callable[[Words], Words]] = {
     "repeat": lambda x: x + x,
     "echo": lambda x: x + x[-1:],
 }
-BINARY: Mapping[str, Callable[[Words, Words], Words]] = {
+BINARY: Mapping[str, Callable[[WordList, WordList], WordList]] = {
     "append": lambda x, y: x + y,
     "prepend": lambda x, y: y + x,
     "remove_first": lambda x, y: y,
@@ -76,7 +76,7 @@ class Pcfg(Task):
             if len(answer) <= self.answer:
                 return Example(f"{_signs(prompt)}=", _signs(answer))
 
-    def _tree(self, n: int, random: Random) -> tuple[Words, Words]:
+    def _tree(self, n: int, random: Random) -> tuple[WordList, WordList]:
         """Returns the words of n operations and their arguments, and what they make."""
         if n == 0:
             drawn = random.choices(self.symbols, k=random.randint(1, self.string))

@@ -11,7 +11,7 @@ from lengthgen.tasks.base import (
     Alphabet,
     Count,
     Example,
-    Share,
+    Fraction,
     Task,
     distinct_characters,
     random_text,
@@ -93,7 +93,7 @@ class FlipFlop(Task):
     chance = 1 / 2
     prompt_end = "r"
 
-    def __init__(self, *, ignored: Share) -> None:
+    def __init__(self, *, ignored: Fraction) -> None:
         either = (1 - ignored) / 2
         self.shares = (either, ignored, either)
 
