@@ -9,7 +9,7 @@ from pathlib import Path
 from lengthgen.config import compose
 from lengthgen.config.schema import from_plain, to_plain
 from lengthgen.experiment import resolve, resolved
-from lengthgen.schemes import LayerHooks, Scheme, registry
+from lengthgen.schemes import LayerHooks, Scheme, part_classes
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "schemes.md"
@@ -44,13 +44,13 @@ def place(name: str, scheme: Scheme) -> tuple[str, str]:
     about = [part for part in parts if part not in USUAL] or parts[-1:]
     if about == ["nope"]:
         return "none", f"conf/scheme/{name}.yaml"
-    layered = compose.load("scheme", name).get("layers") is not None
+    layered = compose.load_choice("scheme", name).get("layers") is not None
     if not set(parts) - USUAL and layered:
         return "layers", f"conf/scheme/{name}.yaml"
     part = "short_conv" if "short_conv" in parts else about[-1]
-    folder = registry()[part].__module__.split(".")[-2]
+    folder = part_classes()[part].__module__.split(".")[-2]
     folder = folder if folder in TITLES else "content"
-    path = "/".join(registry()[part].__module__.split(".")[2:]) + ".py"
+    path = "/".join(part_classes()[part].__module__.split(".")[2:]) + ".py"
     return "conv" if part == "short_conv" else folder, path
 
 
@@ -80,7 +80,7 @@ def tables() -> str:
     rows: dict[str, list[str]] = {title: [] for title in TITLES.values()}
     usual = to_plain(resolve(["model=tiny"]).config)
     for name, path in sorted(compose.choices("scheme", config_dir=None).items()):
-        chosen = {"scheme": compose.defaults()["scheme"] | compose.load("scheme", name)}
+        chosen = {"scheme": compose.defaults()["scheme"] | compose.load_choice("scheme", name)}
         scheme = resolved(from_plain(usual | chosen)).scheme.build()
         mechanism, file = place(name, scheme)
         year = re.findall(r"\b20\d\d\b", compose.describe(path))

@@ -18,8 +18,6 @@ from lengthgen.errors import UserError
 from lengthgen.runs import directory
 
 if TYPE_CHECKING:
-    import torch
-
     from lengthgen.data.corpora import TokenizedCorpus
     from lengthgen.data.objective import Objective
     from lengthgen.data.sources import Say, Source
@@ -280,7 +278,7 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
     kind = architecture(config, scheme)
     kind.check(config)
     protocols = protocols_of(config, objective)
-    trained = _shapes(scheme)
+    trained = {name: p.shape for name, p in scheme.build().named_parameters()}
     variants: dict[str, Design | UserError] = {}
     for name in config.eval.reference_variants:
         try:
@@ -292,8 +290,9 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
         named |= {name: f"scheme.variants.{name}" for name in config.scheme.variants}
     for name, where in named.items():
         design = design_of(config.variant(name), where=where)
-        shapes = _shapes(design)
-        if added := sorted(name for name in shapes if trained.get(name) != shapes[name]):
+        variant = design.build()
+        added = sorted(n for n, p in variant.named_parameters() if trained.get(n) != p.shape)
+        if added:
             raise UserError(
                 f"{where}: a variant is training-free, but this one adds the parameter {added[0]}; "
                 "make it a scheme of its own"
@@ -310,11 +309,3 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
         scheme=scheme,
         variants=variants,
     )
-
-
-def _shapes(design: "Design") -> "dict[str, torch.Size]":
-    """Returns the shapes of a scheme's parameters; the global generator stays where it is."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        return {name: p.shape for name, p in design.build().named_parameters()}
