@@ -18,15 +18,15 @@ from lengthgen import __version__
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_stored, to_plain
-from lengthgen.data import corpora
-from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.sources import Source
 from lengthgen.errors import UserError, suggestion
 from lengthgen.files import Unreadable, is_there, names_in, replace_file, utf8, write_rows
 from lengthgen.runs.status import read_of_run
 
 if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without it
     from torch import Tensor
+
+    from lengthgen.data.corpora import TokenizedCorpus
+    from lengthgen.data.sources import Source
 
 LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors scipy matplotlib"
 
@@ -56,7 +56,7 @@ def load_config(run_dir: Path) -> Config:
 
 def write_provenance(
     run_dir: Path,
-    corpus: TokenizedCorpus | None,
+    corpus: "TokenizedCorpus | None",
     *,
     run: str,
     weights: "Mapping[str, Tensor]",
@@ -121,12 +121,14 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 
 
 def load_corpus(
-    config: Config, source: Source, run_dir: Path, *, say: Callable[[str], None]
-) -> TokenizedCorpus:
+    config: Config, source: "Source", run_dir: Path, *, say: Callable[[str], None]
+) -> "TokenizedCorpus":
     """Returns the corpus of a run. Raises UserError if the run was begun on other tokens.
 
     That of an imported model has no training text, unless it is compared with the validation text.
     """
+    from lengthgen.data import corpora
+
     asked, kept = config.corpus, run_dir.parent / ".tokenizers" / Path(config.corpus.tokenizer).name
     if not os.path.exists(asked.tokenizer) and kept.exists():  # the run was moved here
         asked = asked.model_copy(update={"tokenizer": str(kept)})
