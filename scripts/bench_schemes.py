@@ -32,8 +32,12 @@ from lengthgen.training.optim import optimizers_of
 DECODED = 64  # tokens that are decoded behind a text of T
 MIB = 2**20
 
+Clock = Callable[[], float]
 
-def in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
+
+def in_turn(
+    calls: Sequence[Callable[[], object]], rounds: int, *, clock: Clock = time.perf_counter
+) -> list[list[float]]:
     """Returns the seconds of each call in each round, after one round that does not count.
 
     A call ends with a number on the host, so that a GPU has finished.
@@ -41,10 +45,10 @@ def in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[flo
     taken: list[list[float]] = [[] for _ in calls]
     for round_ in range(rounds + 1):
         for call, seconds in zip(calls, taken, strict=True):
-            began = time.perf_counter()
+            began = clock()
             call()
             if round_:
-                seconds.append(time.perf_counter() - began)
+                seconds.append(clock() - began)
     return taken
 
 

@@ -571,7 +571,7 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> D
         ),
     }
     if train.precision == "auto":
-        precision = _native_precision(config.runtime.device)
+        precision = native_precision(config.runtime.device)
         update["train"] = train.model_copy(update={"precision": precision})
     return config.model_copy(update=update)
 
@@ -584,7 +584,7 @@ def from_stored(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> 
     return Config.model_validate(dict(from_plain(plain, config_dir=config_dir)))
 
 
-def _native_precision(device: str) -> Literal["bf16", "fp32"]:
+def native_precision(device: str) -> Literal["bf16", "fp32"]:
     """Returns bf16 where `device` (auto, cpu, cuda or mps) multiplies it natively, else fp32.
 
     A CUDA device does from compute capability 8.0 on; one that is not in this machine is taken to.

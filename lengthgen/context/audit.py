@@ -11,15 +11,15 @@ import pandas as pd
 
 from lengthgen import experiment, pipeline
 from lengthgen.context import report as of_context
-from lengthgen.context.lengths import own_rows
 from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError, out_of_memory
+from lengthgen.evaluation.evaluator import EvalRow
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.experiment import Experiment
 from lengthgen.hub import imported
 from lengthgen.report import report
-from lengthgen.report.load import asked, load_rows
+from lengthgen.report.load import asked, load_rows, only
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import (
@@ -37,10 +37,10 @@ MEASURES = (HEADLINE, *of_context.PROTOCOLS)
 MULTIPLES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # of T: the lengths by default
 SIDE_BY_SIDE = "nonoverlap"
 SPLIT = (
-    "Convention: what windows side by side, or sliding, add for the tokens that begin them. "
-    "Context: what a length changes for the same tokens. Positions: what the model loses at that "
-    "length to one that sees the last T keys alone. Differences to the matched tail there in nats, "
-    "with the 95 % interval where the tokens are the same."
+    "Change of the loss from {} to {} tokens, on the same tokens at both, with its 95 % interval. "
+    "Convention: what windows side by side, or sliding, gain more than the matched tail, since at "
+    "{} more of their tokens have little context. Positions: what the last {} keys alone, or a "
+    "variant, lose less than the matched tail, which sees distances that training did not have."
 )
 
 
@@ -72,20 +72,23 @@ def audit(
     """
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     asking = experiment.of_run(run_dir, changes)
-    T = asking.config.train.length
-    wanted = [*lengths] or _fitting(asking, run_dir, say)
+    T, wanted = asking.config.train.length, [*lengths] or _fitting(asking, run_dir, say)
     measures = changes | {"eval.lengths": wanted, "eval.variants": [*variants]}
     settings = [measures | {"eval.protocols": [*MEASURES]}]
-    sliding = f"sliding-{max(1, T // 2)}"
-    plain = measures | {"eval.variants": [], "eval.reference_variants": []}
-    settings += [plain | {"eval.protocols": [name]} for name in (SIDE_BY_SIDE, sliding)]
-    tables: list[pd.DataFrame] = []
+    asking = experiment.of_run(run_dir, settings[0])
+    if beyond := sorted(n for n in asking.config.eval.lengths if n > T)[:1]:
+        plain = {"eval.variants": [], "eval.reference_variants": [], "eval.lengths": [T, *beyond]}
+        conventions = (SIDE_BY_SIDE, f"sliding-{max(1, T // 2)}")
+        settings += [changes | plain | {"eval.protocols": [name]} for name in conventions]
+    tables = list[pd.DataFrame]()
     for each in settings:
+        seconds, measured = deadline - time.monotonic(), list[EvalRow]()
+        if tables and seconds <= 0:
+            break
         try:
             asking = experiment.of_run(run_dir, each)
-            seconds = deadline - time.monotonic()
-            if seconds > 0 or not tables:
-                pipeline.evaluate_runs([run_dir], [asking], seconds=seconds)
+            for *_, rows in pipeline.evaluate_runs([run_dir], [asking], seconds=seconds):
+                measured += rows
         except UserError as error:  # of lengths that do not divide max_context
             if each["eval.protocols"] != [SIDE_BY_SIDE]:
                 raise
@@ -95,10 +98,10 @@ def audit(
             if (line := out_of_memory(error)) is None:
                 raise
             say(line)
-        measured = load_rows([run_dir], say=say)
-        own = dict.fromkeys(measured["run"].unique(), asking.config.eval)
-        tables.append(asked(measured, own))
-    rows = pd.concat(tables).drop_duplicates(["protocol", "variant", "length", "document"])
+        loaded = load_rows([run_dir], say=say)
+        rows = asked(loaded, dict.fromkeys(loaded["run"].unique(), asking.config.eval))
+        tables.append(only(rows, measured) if measured else rows)
+    rows = pd.concat(tables)
     rows.attrs = tables[0].attrs
     made = [
         audit_section(rows.reset_index(drop=True)),
@@ -141,55 +144,31 @@ def audit_section(rows: pd.DataFrame) -> ReportSection:
 
 
 def _split(rows: pd.DataFrame) -> Iterator[Table]:
-    """Yields what the loss of the unchanged model at a length beyond T is made of."""
+    """Yields what the change of the loss from T to the first length beyond it is made of."""
     T = int(rows["train_length"].iloc[0])
-    sums, bases = Sums(rows[rows["document"].notna()], loss_of), unchanged(rows)
-    base = next(iter(bases.values()))
-    tail = own_rows(rows, HEADLINE)
-    lengths = sorted({*tail.loc[tail["series"] == base, "length"]})
-    beyond = [n for n in lengths if n > T][:1] or lengths[-1:]
-    for length in beyond:
-        matched = CurvePoint(HEADLINE, base, length)
-        protocols = [*dict.fromkeys(rows["protocol"])]
-        sliding = [name for name in protocols if name.startswith("sliding-")]
-        lines = [
-            ("convention", "side by side", CurvePoint(SIDE_BY_SIDE, base, length)),
-            *(("convention", name, CurvePoint(name, base, length)) for name in sliding),
-            ("", f"matched tail, {short(length)}", matched),
-            ("context", f"matched tail, {short(T)}", CurvePoint(HEADLINE, base, T)),
-        ]
-        variants = rows[rows["variant"].notna()].drop_duplicates("series")
-        for series, variant in zip(variants["series"], variants["variant"], strict=True):
-            lines.append(("positions", variant, CurvePoint(HEADLINE, series, length)))
-        cells = list[list[TableCell]]()
-        for part, name, point in lines:
-            sample, of_matched = sums.sample([point]), sums.sample([matched])
-            if sample is None or of_matched is None:
-                continue
-            loss = sample.mean(0).value
-            is_same = point.protocol == HEADLINE
-            cells.append(
-                [
-                    TableCell(name),
-                    TableCell(part),
-                    TableCell(shown_number(perplexity(loss))),
-                    TableCell(f"{loss:.3f}"),
-                    TableCell(
-                        _difference(sums, point, matched)
-                        if is_same
-                        else f"{loss - of_matched.mean(0).value:+.3f}"
-                    ),
-                ]
-            )
-        yield Table(
-            title=f"What the loss at {short(length)} tokens is made of, {base}",
-            head=["scored", "part", "perplexity", "nats", "to the matched tail"],
-            rows=cells,
-            notes=[SPLIT],
-        )
-
-
-def _difference(sums: Sums, point: CurvePoint, matched: CurvePoint) -> str:
-    if point == matched or (found := sums.difference(point, matched)) is None:
-        return "-"
-    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    sums, base = Sums(rows, loss_of), next(iter(unchanged(rows).values()))
+    lengths = sorted(p.length for p in sums.rows if p[:2] == (HEADLINE, base) and p.length > T)
+    if not lengths:
+        return
+    C, protocols = lengths[0], [*dict.fromkeys(rows["protocol"])]
+    lines = [("side by side", "convention", SIDE_BY_SIDE, base)]
+    lines += [(p, "convention", p, base) for p in protocols if p.startswith("sliding-")]
+    lines.append(("matched tail", "context, positions", HEADLINE, base))
+    variants = rows[rows["variant"].notna()].drop_duplicates("series")
+    for series, variant in zip(variants["series"], variants["variant"], strict=True):
+        lines.append((f"matched tail, {variant}", "positions", HEADLINE, series))
+    cells = list[list[TableCell]]()
+    for name, part, protocol, series in lines:
+        points = CurvePoint(protocol, series, C), CurvePoint(protocol, base, T)
+        if (sample := sums.sample(points)) is not None:
+            change, losses = sample.gap(0, 1), [sample.mean(i).value for i in (1, 0)]
+            interval = f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+            words = [name, part, *(shown_number(perplexity(loss)) for loss in losses), interval]
+            cells.append([*map(TableCell, words)])
+    names = short(T), short(C)
+    yield Table(
+        title=f"What a change of perplexity beyond T is made of, {base}",
+        head=["scored", "holds", *names, "change, nats"],
+        rows=cells,
+        notes=[SPLIT.format(*names, names[0], names[0])],
+    )

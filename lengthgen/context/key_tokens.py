@@ -23,7 +23,7 @@ from lengthgen.data.windows import Mask, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation import scoring
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Evaluation, Protocol, matched_block
-from lengthgen.evaluation.scored_text import Nats, Scored
+from lengthgen.evaluation.scored_text import Nats, Plan, Scored
 from lengthgen.experiment import of_run
 from lengthgen.files import read_bytes
 from lengthgen.model.transformer import Transformer
@@ -48,7 +48,7 @@ def chosen(evaluation: Evaluation) -> set[tuple[int, int]]:
         model, held = _evaluator(evaluation), evaluation.model.scheme
         evaluation.model.scheme = evaluation.scheme
         losses: list[dict[tuple[int, int], float]] = []
-        for length in (max(1, plan.train_length // TRUNCATED), plan.train_length):
+        for length in _both(plan):
             nats = _score(model, tail.windows(length, plan), evaluation, tail)
             losses.append(
                 {
@@ -62,6 +62,11 @@ def chosen(evaluation: Evaluation) -> set[tuple[int, int]]:
         keys = is_key(truncated, full)
         _chosen[evaluation] = {target for target, key in zip(losses[1], keys, strict=True) if key}
     return _chosen[evaluation]
+
+
+def _both(plan: Plan) -> tuple[int, int]:
+    """Returns the truncated and the full context."""
+    return max(1, plan.train_length // TRUNCATED), plan.train_length
 
 
 def _evaluator(evaluation: Evaluation) -> Transformer:
@@ -103,6 +108,9 @@ class KeyTokens(Protocol):
 
     def depth(self, length: int, config: Config) -> int:
         return max(super().depth(length, config), super().depth(config.train.length, config))
+
+    def before(self, plan: Plan) -> list[Span]:
+        return [span for n in _both(plan) for span in PROTOCOLS[HEADLINE].windows(n, plan)]
 
     def scored(
         self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]

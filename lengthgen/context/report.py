@@ -2,6 +2,7 @@
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 """The section of a report on the use of context: how far, in sentences, a table and figures."""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lengthgen import escaping
 from lengthgen.context import lengths
 from lengthgen.context.forgetting import FORGETTING
 from lengthgen.context.key_tokens import KEY_TOKENS
@@ -239,7 +241,8 @@ def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
             if found == found:
                 ink = "black" if found > 0.6 else "white"
                 axes.text(j, i, f"{found:.0%}", ha="center", va="center", color=ink, fontsize=7)
-        axes.set_title(name, loc="left", fontsize=style.FONT_SIZE, pad=3)
+        title = textwrap.fill(escaping.visible(name), 26)
+        axes.set_title(title, loc="left", fontsize=style.FONT_SIZE, pad=3)
         axes.set_xticks(range(len(columns)), map(short, columns))
         axes.set_yticks(range(len(DEPTHS)), [f"{depth:.0%}" for depth in DEPTHS])
     drawn.supylabel("depth in the text", fontsize=style.FONT_SIZE)

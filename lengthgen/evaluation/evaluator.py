@@ -247,6 +247,9 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ev
         return
     costs = [job.cost(evaluation.model) for job in jobs]
     if evaluation.seconds < math.inf:
+        for i, job in enumerate(jobs):
+            if before := job.cells[0].protocol.before(planned):
+                costs[i] += job._replace(spans=before).cost(evaluation.model)
         order = sorted(range(len(jobs)), key=lambda i: costs[i])
         jobs, costs = [jobs[i] for i in order], [costs[i] for i in order]
     show.start(f"evaluate {evaluation.config.scheme.name}", sum(costs), unit="")

@@ -100,6 +100,10 @@ class Protocol:
         """Returns the tokens of a window that are scored."""
         return targets_of(span, plan.corpus)
 
+    def before(self, plan: Plan) -> list[Span]:
+        """Returns the windows that are scored once before those of any length."""
+        return []
+
     def scored(
         self, spans: Sequence[Span], evaluation: "Evaluation", advance: Callable[[int], None]
     ) -> dict[Span, Scored]:

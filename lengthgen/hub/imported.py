@@ -2,29 +2,43 @@
 
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from tokenizers import Tokenizer
 
 from lengthgen.config import compose
-from lengthgen.config.schema import Config, InitFrom, drafted, from_plain, to_plain
+from lengthgen.config.schema import (
+    Config,
+    InitFrom,
+    drafted,
+    from_plain,
+    native_precision,
+    to_plain,
+)
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer
 from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS
+from lengthgen.evaluation.scoring import score
 from lengthgen.experiment import Experiment, config_of, resolved
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read_config
 from lengthgen.hub.reference import compare_logits, reference
 from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
 from lengthgen.runs import checkpoints, directory, signals, status
+from lengthgen.runs.distributed import ALONE
+from lengthgen.terminal import Progress
 
 FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 FINE_TUNING = 1.0e-4  # train.lr of what goes on with the weights
 PADDING = 4096  # rows of an embedding beyond the tokenizer's ids are fewer
+ROUNDED = 2048  # tokens at most, of windows that show what bf16 changes
 
 
 @signals.interruptible()
@@ -90,7 +104,34 @@ def import_model(
     T = f"{read_as.T:,}"
     say(f"{n / 1e6:,.1f}M parameters, {config.scheme.name}, T = {T}, {before} before a text")
     _write(config, weights)
+    if config.eval.precision == "bf16":
+        del model, weights
+        say(_rounding(experiment, say))
     return config.run_dir
+
+
+def _rounding(experiment: Experiment, say: Callable[[str], None]) -> str:
+    """Returns how much a loss and its time change in bf16, on a few windows of the corpus."""
+    try:
+        opened = experiment.opened(say=say)
+    except UserError as error:
+        return f"eval.precision=bf16: not compared with fp32: {error}"
+    quiet = Progress(is_main=False)
+    model, protocol = opened.trained(ranks=ALONE, show=quiet).model, PROTOCOLS[HEADLINE]
+    T, lengths = experiment.config.train.length, experiment.config.eval.lengths
+    length = max([n for n in lengths if n <= min(T, ROUNDED)], default=min(lengths))
+    spans, loss, seconds = protocol.windows(length, opened.plan)[:4], list[float](), list[float]()
+    how: dict[str, Any] = {"seed": experiment.config.seed, "ranks": ALONE, "protocol": protocol}
+    for precision in ("bf16", "fp32"):
+        begun = time.monotonic()
+        nats = score(model, spans, opened.corpus, precision=precision, **how, advance=quiet.advance)
+        seconds.append(time.monotonic() - begun)
+        loss.append(float(np.concatenate([*nats.values()]).mean()))
+    return (
+        f"eval.precision=bf16: the loss of {sum(span.scored for span in spans)} targets at "
+        f"{length:,} tokens is {loss[0] - loss[1]:+.4f} nats off fp32, in "
+        f"{seconds[0] / seconds[1]:.0%} of the time; eval.precision=fp32 changes it"
+    )
 
 
 def _folder(source: str, say: Callable[[str], None]) -> Path:
@@ -140,6 +181,8 @@ def _experiment(
         words.append("eval.deduplicate=false")  # it has not read the corpus's training text
     base = drafted(words)
     plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
+    if not any(word.startswith("eval.precision=") for word in words):
+        plain["eval"]["precision"] = native_precision(base.runtime.device)
     if not any(word.startswith("eval.reference_variants=") for word in words):
         others = [name for name in base.eval.reference_variants if name not in read.parts]
         plain["eval"]["reference_variants"] = others  # a part of its own would be replaced

@@ -27,10 +27,17 @@ class LayerCache(NamedTuple):
     qkv_BSE: Tensor  # queries, keys and values side by side, before any hook
 
 
+class RMSNorm(nn.RMSNorm):
+    """In fp32, as its weight: torch has no fused kernel for both precisions, and warns of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
 def norm_of(model: Model, width: int) -> nn.Module:
     """Returns a normalisation of the model's kind."""
     if model.norm == "rms":
-        return nn.RMSNorm(width, eps=model.norm_epsilon)
+        return RMSNorm(width, eps=model.norm_epsilon)
     return nn.LayerNorm(width, eps=model.norm_epsilon, bias="norm" in model.biases)
 
 

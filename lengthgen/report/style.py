@@ -107,7 +107,7 @@ def length_axis(
     if trained is not None and trained > ticks[0]:
         axes.axvspan(low, trained, color="0.94", zorder=0, linewidth=0)
         place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "color": GREY}
-        axes.text(trained / 2**0.06, 0.985, name, ha="right", va="top", size=8, **place)
+        axes.text(min(trained, high) / 2**0.06, 0.985, name, ha="right", va="top", size=8, **place)
 
 
 def token_axis(axes: Axes, tokens: Iterable[float]) -> None:

@@ -235,6 +235,11 @@ def test_intervals_of_scores_hold_what_a_score_can_be(tmp_path: Path) -> None:
     assert -1 <= low["forgetting"] <= high["forgetting"] <= 1
 
 
+def test_a_forgetting_curve_that_ends_before_T_is_drawn(tmp_path: Path) -> None:
+    rows_of(unigram, tmp_path, lengths=[64], train_length=512, protocols="forgetting")
+    assert (tmp_path / "forgetting.svg").is_file()
+
+
 def test_bits_per_byte_are_those_of_the_text_that_is_scored() -> None:
     config = small_config("corpus.tokenizer=bytes")
     tokenizer = given_tokenizer(config.corpus, source_of(config.corpus)[0])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE, TESTS, SCRIPTS = 17_640, 14_490, 960  # schemes of 2025, the audit, the leaderboard
+PACKAGE, TESTS, SCRIPTS = 17_640, 14_490, 1_019  # schemes of 2025, the audit, its cost
 ROOMS = {
     "api": 136,
     "cli": 1063,  # was 1070; the check of a leaderboard
@@ -24,7 +24,7 @@ ROOMS = {
     "evaluation": 1100,  # was 1065; limited seconds, groups of rows
     "experiment": 246,  # from words to objects: what pipeline, evaluation and model did
     "generation": 90,
-    "hub": 1131,
+    "hub": 1138,  # was 1131; what bf16 changes in an imported model
     "model": 1110,  # was 1102; outputs of parts
     "pipeline": 121,  # was 115; limited seconds
     "probes": 600,
