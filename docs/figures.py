@@ -41,7 +41,7 @@ def hero() -> Figure | None:
     found = found[found["series"].isin(c_star["series"])]
     crop = figures.cropped(found[found["scheme"] == "rope"])
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
-    title = "Trained on 512 tokens: KERPLE gains from longer text, ALiBi and RoPE are harmed"
+    title = "Trained on 512 tokens: KERPLE gains, RoPE and ALiBi are harmed"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
 
 
