@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 # What stays a text without quotes; not a number, nor a word of another meaning.
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE | re.ASCII)
+# A value, or an item of a list, that Hydra takes for a number, in front of its end.
+NUMBER = re.compile(
+    r"(^|[\[,:])\s*([+-]?(?:[\d_]*\.?[\d_]+|[\d_]+\.)(?:e[+-]?[\d_]+)?|[+-]?inf|nan)\s*(?=$|[\],}])",
+    re.IGNORECASE | re.ASCII,
+)
+# Keys of texts, and those whose class says what they are: a number stays the word as it is typed.
+TEXTS = re.compile(
+    r"[+]*((corpus|task)[.].*|\w+[.]name|runtime[.](root|cache|wandb_\w+)|train[.](tuned|init_from)|"
+    r"eval[.](protocols|(reference_)?variants|evaluator))"
+)
 WORDS = re.compile(r"[\w ./:@+-]+")  # nothing of a list or a sweep; Hydra takes no other letters
 GLOBAL = "# @package _global_"  # the first line of a file that sets keys of several groups
 GRID = "grid"  # the axes of a study, which config/study.py reads
@@ -74,10 +84,27 @@ def load_choice(group: str, choice: str) -> dict[str, Any]:
     return read_yaml(conf_dir() / group / f"{choice}.yaml")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Returns the values of a YAML file. Raises UserError if it holds no mapping."""
+class Loader(CSafeLoader):
+    """A loader of YAML that refuses a key which stands twice, of which the last would count."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [str(key.value) for key, _ in node.value]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"has the key {twice.pop()} twice; remove one")
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path, *, takes_aliases: bool = True) -> dict[str, Any]:
+    """Returns the values of a YAML file. Raises UserError if it holds no mapping.
+
+    A few lines of aliases of aliases fill the memory, and what is written here has none.
+    """
     try:
-        plain: object = yaml.load(read_bytes(path).decode(), Loader=CSafeLoader)
+        text = read_bytes(path).decode()
+        events = yaml.parse(text, CSafeLoader) if "*" in text and not takes_aliases else ()
+        if any(isinstance(event, yaml.AliasEvent) for event in events):
+            raise ValueError("has an alias (*NAME); write out what it stands for")
+        plain: object = yaml.load(text, Loader=Loader)
     except FileNotFoundError:
         raise UserError(f"{path}: does not exist") from None
     except OSError as error:
@@ -106,6 +133,11 @@ def user_defaults() -> dict[str, Any]:
     """Returns what the user's file sets, by dotted key, groups by name; none without the file."""
     path = user_file()
     return flatten(read_yaml(path)) if os.path.isfile(path) else {}  # False where it cannot look
+
+
+def own_defaults() -> dict[str, Any]:
+    """Returns the values by dotted key that a command has without overrides, groups left out."""
+    return flatten(defaults()) | user_defaults()
 
 
 def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
@@ -159,8 +191,7 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
 
 def root_of(changes: Mapping[str, Any]) -> Path:
     """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
-    known = {"runtime.root": defaults()["runtime"]["root"]} | user_defaults() | dict(changes)
-    root = known["runtime.root"]
+    root = (own_defaults() | dict(changes))["runtime.root"]
     if isinstance(root, str) and "${" in root:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
@@ -198,7 +229,7 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     every = [override for override in every if (override.key_or_group, override.value()) != none]
     for override in every:
         _refuse_unknown_choice(override, folders, config_dir)
-    plain = _composed([str(override.input_line) for override in every], config_dir)
+    plain = _composed([_as_typed(override) for override in every], config_dir)
     plain.pop(GRID, None)
     if "task" in plain:
         task = plain.pop("task")
@@ -222,7 +253,7 @@ def values(overrides: Sequence[str]) -> dict[str, Any]:
             raise _several(override, "the command once for each")
         if override.is_delete() or override.is_add() or override.is_force_add():
             raise UserError(f"{override.input_line}: only KEY=VALUE is allowed here; drop the sign")
-        plain[override.key_or_group] = override.value()
+        plain[override.key_or_group] = _parse([_as_typed(override)])[0].value()
     return plain
 
 
@@ -376,6 +407,14 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={_as_override(value)}" for key, value in flatten(values).items()]
 
 
+def words_of(values: Mapping[str, Any]) -> str:
+    """Returns values as a shell takes the overrides that set them."""
+    words = [(f"{key}={value}", value) for key, value in values.items()]
+    plain = [(o := _override(word)) is not None and o.value() == value for word, value in words]
+    quoted = overrides_of(values)
+    return shlex.join(w[0] if p else q for w, p, q in zip(words, plain, quoted, strict=True))
+
+
 def _as_override(value: object) -> str:
     """Returns a YAML value as one writes it in an override."""
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
@@ -426,6 +465,15 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def _as_typed(override: Override) -> str:
+    """Returns an override, whose numbers are words where its key may hold a text."""
+    word = str(override.input_line)
+    key, is_given, value = word.partition("=")
+    if not TEXTS.fullmatch(key) or {*value} & {*"'\"$("}:
+        return word
+    return key + is_given + NUMBER.sub(r"\1'\2'", value)
+
+
 def _override(word: str) -> Override | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -440,6 +488,8 @@ def _several(override: Override, remedy: str) -> UserError:
     key, _, value = str(override.input_line).partition("=")
     takes_list = keys(config_dir=None).get(key, [""])[0].startswith("[")
     listed = f" (a list is written {key}=[{value}])" if takes_list else ""
+    if os.path.exists(os.path.expanduser(value)):  # whose name has a comma
+        remedy = words_of({key: value})
     said = f"{key}={value} holds several values, and one run takes one{listed}"
     return UserError(f"{said}; give {remedy}")
 
@@ -476,7 +526,7 @@ def _refuse_unknown_choice(
     if spelled in variants:
         remedy = f"{spelled} is a variant of a trained scheme: give eval.variants=[{spelled}]"
     elif group == "corpus" and Path(name).exists():
-        remedy = f"for files here, give {shlex.join(['corpus=files', f'corpus.path={name}'])}"
+        remedy = f"for files here, give corpus=files {words_of({'corpus.path': name})}"
     else:
         where = f"is {config_dir}/{group}/NAME.yaml" if config_dir else "needs --config-dir"
         remedy = f"{suggestion(spelled, known)} (a file of one's own {where})"

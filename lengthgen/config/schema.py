@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 from lengthgen.config import compose, study
 from lengthgen.config.sections import Section, flatten, in_tokens, number, validate
 from lengthgen.errors import UserError, suggestion
+from lengthgen.files import utf8
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -38,7 +39,10 @@ def _expanded(path: str | Path) -> Path:
 
 
 def _absolute(path: str | Path) -> Path:
-    return Path(os.path.abspath(_expanded(path)))
+    absolute = os.path.abspath(_expanded(path))
+    if absolute != utf8(absolute):  # which config.yaml cannot hold
+        raise PydanticCustomError("encoding", "has a name on its path that is no UTF-8; rename it")
+    return Path(absolute)
 
 
 def _with_absolute_paths(arguments: Any) -> Any:
@@ -533,7 +537,8 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
     if not path:
         return
     where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
-    known = validate(dict[str, Rates], compose.read_yaml(_absolute(str(path))), where=where)
+    tuned = _expanded(str(path)).absolute()
+    known = validate(dict[str, Rates], compose.read_yaml(tuned), where=where)
     if scheme not in known:
         raise UserError(
             f"{where}has no rate for scheme {scheme}, only for {', '.join(known)}; "

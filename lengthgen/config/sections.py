@@ -4,10 +4,19 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from typing import Any, TypeVar, cast, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from lengthgen.errors import UserError, first_line, shortened, suggestion
@@ -30,13 +39,26 @@ def number(value: object, *, k: int = SUFFIXES["k"]) -> object:
         raise PydanticCustomError("boolean", "is not a number")
     written = re.fullmatch(r"(\d+\.?\d*)([kmb])", str(value), re.IGNORECASE)
     if written is None:
-        return value
+        return read(value)
     return round(float(written[1]) * {**SUFFIXES, "k": k}[written[2].lower()], 6)
 
 
 def in_tokens(value: object) -> object:
     """Returns the length that 2k stands for, 2,048: lengths are powers of two, budgets of ten."""
     return number(value, k=1024)
+
+
+def read(value: object) -> object:
+    """Returns the number of a word, as it is typed, where a type is not text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value) if isinstance(value, str) else value
+    return value
+
+
+def _is_text(hint: Any) -> bool:
+    """True for a type that takes a text, or a list of them."""
+    return hint in (str, Path) or isinstance(hint, str) or any(map(_is_text, get_args(hint)))
 
 
 @cache
@@ -56,10 +78,14 @@ def schema_of(kind: type[Any], *first: str) -> type[Section]:
         raise UserError(f"{why} ({inspect.getfile(kind)})")
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)
     above = schema_of(kind.__bases__[0], *first) if passes_on else Section
+
+    def typed(hint: Any) -> Any:
+        return hint if _is_text(hint) else Annotated[hint, BeforeValidator(read)]
+
     try:
         hints = get_type_hints(kind.__init__, include_extras=True)
         fields: dict[str, Any] = {
-            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
+            p.name: (typed(hints.get(p.name, Any)), ... if p.default is p.empty else p.default)
             for p in parameters
             if p.kind is p.KEYWORD_ONLY
         }

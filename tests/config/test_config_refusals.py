@@ -154,7 +154,7 @@ OWN = "# @package _global_\ndefaults:\n  - override /scheme: {}\n"
 FILES = {  # of the user's own, as conf/scheme/mine.yaml
     b"- rope\n": "holds no KEY: VALUE lines",
     b"name: mine\nparts: [\n": "{path}: cannot be read as YAML: while parsing a flow node",
-    b"name: mine\nname: yours\nparts: {}\n": 'found duplicate key name in "{path}", line 2',
+    b"name: a\nname: b\nparts: {}\n": "{path}: cannot be read as YAML: has the key name twice",
     b"name: \xff\n": "{path}: cannot be read as YAML: 'utf-8' codec can't decode byte 0xff",
     b"name: mine\n": "scheme.parts: a value is required",
     b"name: mine\npart: {my_bias: {}}\n": "scheme.part: unknown key; did you mean scheme.parts?",

@@ -1,18 +1,32 @@
 """A configuration round-trips, and its names are digests of what they name."""
 
 import itertools
+import os
+import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 from repository import ROOT
-from small import FRESH, config_of, small_config
+from small import FRESH, config_of, refusal, small_config, valid
 from small_corpora import write
 
 from lengthgen.config import compose
-from lengthgen.config.schema import from_plain, from_stored, to_plain
+from lengthgen.config.schema import (
+    Eval,
+    Model,
+    Runtime,
+    SchemeSpec,
+    Train,
+    from_plain,
+    from_stored,
+    to_plain,
+)
 from lengthgen.config.sections import flatten
 from lengthgen.errors import UserError
 from lengthgen.experiment import of_run, resolve, resolved
@@ -168,6 +182,59 @@ def test_seeds_are_runs_of_one_recipe_and_an_evaluation_is_named_by_what_it_meas
 def test_lengths_are_powers_of_two_times_t_or_as_written(words: str, lengths: list[int]) -> None:
     config = config_of(*words.split())
     assert (config.eval.lengths, config.train.tokens) == (lengths, 2_500_000)
+
+
+NUMBERS = ["2024", "2024_01", "007", "12e4567", "1e6", "1.50", ".5", "-3", "+3", "inf", "nan"]
+
+
+@pytest.mark.parametrize("typed", NUMBERS)
+def test_a_key_whose_type_is_text_keeps_what_looks_like_a_number(typed: str) -> None:
+    words = [f"runtime.wandb_name={typed}", f"runtime.wandb_tags=[{typed},b, {typed}x]"]
+    words += [f"corpus.path={typed}", f"corpus.validation_path=[{typed},b]"]
+    words += [f"runtime.root={typed}"]
+    config = valid(["corpus=files", *words])
+    assert config.runtime.wandb_name == typed
+    assert config.runtime.wandb_tags == [typed, "b", f"{typed}x"]
+    assert config.runtime.root == Path(typed).absolute()
+    assert config.corpus.arguments["path"] == str(Path(typed).absolute())
+    assert str(Path(typed).absolute()) in config.corpus.arguments["validation_path"]
+    hub = valid(["corpus=hub", "corpus.repo=a/b", f"corpus.revision={typed}"])
+    assert hub.corpus.arguments["revision"] == typed
+    with pytest.raises(UserError, match=f"{re.escape(typed)}: does not exist"):
+        config_of(f"train.tuned={typed}")
+
+
+@pytest.mark.parametrize("kind", [SchemeSpec, Model, Train, Eval, Runtime])
+def test_the_keys_that_keep_words_are_those_of_texts(kind: type[Any]) -> None:
+    section = kind.__name__.removesuffix("Spec").lower()
+    for key in kind.model_fields:
+        takes = TypeAdapter[Any](get_type_hints(kind, include_extras=True)[key])
+        for text in ("a text", ["a text"]):
+            with suppress(ValidationError):
+                takes.validate_python(text)
+                assert compose.TEXTS.fullmatch(f"{section}.{key}"), key
+
+
+@pytest.mark.parametrize(("typed", "number"), [("1_0", 10), ("1e2", 100), ("007", 7), ("+9", 9)])
+def test_a_key_whose_type_is_a_number_takes_every_spelling(typed: str, number: int) -> None:
+    words = [f"corpus.documents={typed}", f"eval.lengths=[{typed}]", f"train.lr={typed}"]
+    config = valid(["corpus=synthetic", *words, f"scheme.parts.rope.base={typed}"])
+    assert config.corpus.arguments["documents"] == number
+    assert (config.eval.lengths, config.train.lr) == ([number], number)
+    assert config.scheme.parts["rope"]["base"] == number
+
+
+@pytest.mark.parametrize("words", [[], ["corpus=files", "corpus.path=a"], ["runtime.cache=a"]])
+def test_a_folder_whose_name_is_no_utf8_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(folder)
+    monkeypatch.chdir(os.fsdecode(folder))
+    key = words[-1].partition("=")[0] if words else "runtime.root"
+    said = refusal(config_of, *words, "runtime.root=/tmp/runs" if words else "runtime.root=runs")
+    assert said.startswith(key.replace("corpus.path", "corpus"))
+    assert "is no UTF-8; rename it" in said
 
 
 @pytest.mark.parametrize("word", ["off", "false", "disabled"])
