@@ -1,31 +1,67 @@
 """What files hold: a text, or rows of JSON, CSV, parquet or Arrow with a column of text.
 
-The loaders of `datasets` are not used: they lose the line numbers that documents are named by,
-give None for a row without the column, and import in seconds.
+The loaders of `datasets` and pandas are not used: they lose the line numbers that documents are
+named by, give None for a row without the column, take one of two columns of one name in silence
+(pandas renames the other), and import in seconds.
 """
 
 import csv
+import gzip
 import io
 import json
-from collections.abc import Iterator, Mapping
+import lzma
+import re
+import shlex
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
+from lengthgen.config import compose
 from lengthgen.errors import shortened
 from lengthgen.files import open_regular
 
 TEXT = (".txt", ".md", ".py")  # a document per file
 ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
 COLUMNS = (".parquet", ".arrow")
-KINDS = f"{' '.join((*TEXT, *ROWS))}, also with .gz or .zst"
-COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by first bytes
+PACKED = (".gz", ".gzip", ".zst", ".zstd", ".xz", ".bz2", ".lz4")  # behind the names of others
+KINDS = f"{' '.join((*TEXT, *ROWS))}, also with one of {' '.join(PACKED)}"
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
 LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
 NO_MARK = "is UTF-16 without its mark; convert it: iconv -f utf-16le -t utf-8 OLD > NEW"
 BINARY = "is binary whatever its name says; keep it out of the folder"
+ARCHIVE = "is an archive of {}; unpack it, or keep it out of the folder"
 NO_TEXT = {  # by first bytes
     **{b"\xff\xfe\0\0": UTF16.replace("16", "32"), b"\xff\xfe": UTF16, b"\xfe\xff": UTF16},
-    **{b"version https://git-lfs": LFS, b"%PDF": BINARY, b"PK\3\4": BINARY, b"BZh": BINARY},
+    **{b"%PDF": BINARY, b"\x89PNG": BINARY, b"PK\3\4": ARCHIVE.format("zip")},
+    **{b"Rar!": ARCHIVE.format("RAR"), b"7z\xbc\xaf": ARCHIVE.format("7-Zip")},
+    b"\x1f\x9d": ARCHIVE.format("compress"),
+    b"version https://git-lfs": LFS,
+}
+LONG = (
+    "is zstd with a window above 128 MB, which is not read; write it again: "
+    "zstd -dc --long=31 OLD | zstd -o NEW"
+)
+DAMAGE = (OSError, ValueError, RecursionError, EOFError, csv.Error, zlib.error, lzma.LZMAError)
+
+
+def _arrow(compression: str) -> Callable[[Any], Any]:
+    def opened(file: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.input_stream(file, compression=compression)
+
+    return opened
+
+
+# What decompresses a file, by its first bytes; pzstd begins with a frame that is skipped.
+COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
+    rb"\x1f\x8b\x08": gzip.open,
+    rb"\xfd7zXZ\0": lzma.open,
+    rb"BZh[1-9]1AY&SY": _arrow("bz2"),
+    rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": _arrow("zstd"),
+    rb"\x04\x22\x4d\x18": _arrow("lz4"),
 }
 
 
@@ -51,7 +87,7 @@ def texts(path: Path, column: str, group: str | None) -> Iterator[tuple[str, str
             for row, fields in enumerate(_rows(stream, kind, column, group), start=1):
                 if fields is not None:
                     yield fields[0], f":{row}", fields[1]
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
+    except DAMAGE as error:
         at = f" row {row + 1}" if kind == ".csv" else f":{row + 1}"
         where = path if kind in TEXT or isinstance(error, OSError) else f"{path}{at}"
         raise ValueError(f"{where} {_reason(error, kind)}") from error
@@ -60,15 +96,17 @@ def texts(path: Path, column: str, group: str | None) -> Iterator[tuple[str, str
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     """Returns the content of a file. Raises ValueError where its first bytes are of no text."""
     stream = file
-    for begin, compression in COMPRESSED.items():
-        if file.peek(32).startswith(begin):
-            import pyarrow as pa
-
-            stream = io.BufferedReader(cast(Any, pa.input_stream(file, compression=compression)))
-    first = stream.peek(32)
+    for _ in range(3):  # gz in gz, as of a server that compresses what is compressed
+        for begin, opened in COMPRESSED.items():
+            if re.match(begin, stream.peek(16)):
+                stream = io.BufferedReader(opened(stream))
+                break
+    first = stream.peek(512)
     for begin, remedy in NO_TEXT.items():
         if first.startswith(begin):
             raise ValueError(remedy)
+    if first[257:262] == b"ustar":
+        raise ValueError(ARCHIVE.format("tar"))
     return stream
 
 
@@ -99,8 +137,12 @@ def _rows(
                 yield read(row)
         case ".csv":
             csv.field_size_limit(2**31 - 1)
-            rows = csv.DictReader((line.decode("utf-8-sig") for line in stream), strict=True)
-            header = rows.fieldnames or [column]  # of an empty file
+            lines = (line.decode("utf-8-sig") for line in stream)
+            given = next(csv.reader(lines, strict=True), [column])
+            header = [name.strip() for name in given]
+            is_spaced = any(name != name.lstrip() for name in given[1:])  # a, "b, c"
+            rows = csv.DictReader(lines, header, strict=True, skipinitialspace=is_spaced)
+            _refuse_twice(header, column, group)
             if column not in header and len(header) == 1 and {*";\t"} & {*header[0]}:
                 raise ValueError(
                     "has no comma in its header; separate fields by commas, not ; or tabs"
@@ -110,22 +152,43 @@ def _rows(
                 raise ValueError(f"{why}; is its first line a header?")
             yield from map(read, rows)
         case ".json":
-            yield from map(read, _json_rows(stream))
+            yield from map(read, _json_rows(stream, column, group))
         case _:
             for line in stream:
                 content = line.decode("utf-8-sig")
-                yield read(json.loads(content)) if content.strip() else None
+                yield read(_json(content, column, group)) if content.strip() else None
 
 
-def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
+def _json(text: str | bytes, *columns: str | None) -> Any:
+    """Returns the value of a JSON text. Raises ValueError for one of the columns given twice."""
+
+    def pairs(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+        row = dict(fields)
+        if len(row) < len(fields):
+            _refuse_twice([name for name, _ in fields], *columns)
+        return row
+
+    def whole(digits: str) -> int | Decimal:  # Python reads no int of 5,000
+        return int(digits) if len(digits) < 4_000 else Decimal(digits)
+
+    return json.loads(text, object_pairs_hook=pairs, parse_int=whole)
+
+
+def _refuse_twice(names: Sequence[str], *columns: str | None) -> None:
+    for column in columns:
+        if column is not None and names.count(column) > 1:
+            raise ValueError(f"has two columns called {column!r}; remove or rename one")
+
+
+def _json_rows(stream: io.BufferedReader, *columns: str | None) -> Iterator[Any]:
     """Yields the rows of a list or object over any number of lines, and of a row per line."""
     first = next((line for line in stream if line.strip()), b"[]")
     try:
-        rows = json.loads(first)
+        rows = _json(first, *columns)
     except json.JSONDecodeError:
-        rows = json.loads(first + stream.read())
+        rows = _json(first + stream.read(), *columns)
     yield from rows if isinstance(rows, list) else [rows]
-    yield from (json.loads(line) for line in stream if line.strip())
+    yield from (_json(line, *columns) for line in stream if line.strip())
 
 
 def _batches(
@@ -137,24 +200,35 @@ def _batches(
 
     if kind == ".parquet":
         table: Any = pq.ParquetFile(stream)
-        return _kinds(table.schema_arrow), table.iter_batches(64, columns=columns)
+        return _kinds(table.schema_arrow, *columns), table.iter_batches(64, columns=columns)
     if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
         reader: Any = pa.ipc.open_file(stream)
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        return _kinds(reader.schema), batches
+        return _kinds(reader.schema, *columns), batches
     reader = pa.ipc.open_stream(stream)
-    return _kinds(reader.schema), iter(reader)
+    return _kinds(reader.schema, *columns), iter(reader)
 
 
-def _kinds(schema: Any) -> dict[str, str]:
+def _kinds(schema: Any, *columns: str) -> dict[str, str]:
+    _refuse_twice(schema.names, *columns)
     names = {"string": "str", "large_string": "str"}
     return {field.name: names.get(str(field.type), str(field.type)) for field in schema}
 
 
+def parts_of(metadata: Path) -> set[str]:
+    """Returns the files that _metadata of a folder of parquet lists."""
+    import pyarrow.parquet as pq
+
+    read: Any = pq.read_metadata(metadata)
+    return {read.row_group(i).column(0).file_path for i in range(read.num_row_groups)}
+
+
 def suffix_of(path: Path) -> str:
-    """Returns the suffix of a file in lower case, that before .gz and .zst."""
+    """Returns the suffix of a file in lower case, that before those of PACKED."""
     name = Path(path.name.lower())
-    return Path(name.stem).suffix if name.suffix in (".gz", ".zst") else name.suffix
+    while name.suffix in PACKED:
+        name = Path(name.stem)
+    return name.suffix
 
 
 def _reason(error: Exception, kind: str) -> str:
@@ -162,6 +236,8 @@ def _reason(error: Exception, kind: str) -> str:
     match error:
         case UnicodeDecodeError() if kind in COLUMNS:
             return "is not UTF-8; leave this row out, or write it again as UTF-8"
+        case UnicodeDecodeError() if b"\0" in error.object[:1000]:
+            return BINARY
         case UnicodeDecodeError():
             return (
                 f"is not UTF-8 at byte {error.start}; convert it, for instance with "
@@ -169,6 +245,8 @@ def _reason(error: Exception, kind: str) -> str:
             )
         case json.JSONDecodeError() | RecursionError():
             return f"is not JSON: {error}"
+        case OSError() if "too much memory" in str(error):
+            return LONG
         case OSError(strerror=str(reason)):
             return f"cannot be read: {reason}"
         case ValueError() if type(error) is ValueError:  # with its remedy
@@ -196,10 +274,16 @@ def column_text(row: Any, column: str) -> str:
 def group_of(row: Mapping[str, Any], column: str | None) -> str:
     """Returns what a row is part of, empty if it is not said. Raises ValueError with a remedy."""
     if column is not None and column not in row:
-        listed = shortened(", ".join(row))
+        listed = shortened(_names(row))
         raise ValueError(f"has no column {column!r}; set corpus.group_column to one of: {listed}")
     value = None if column is None else row[column]
     return "" if value is None else str(value)
+
+
+def _names(columns: Iterable[str]) -> str:
+    """Lists columns as a shell takes their names in an override."""
+    words = [compose.overrides_of({"": name})[0].removeprefix("=") for name in columns]
+    return ", ".join(map(shlex.quote, words))
 
 
 def no_text(column: str, kinds: Mapping[str, str]) -> str:
@@ -207,7 +291,7 @@ def no_text(column: str, kinds: Mapping[str, str]) -> str:
     held = f", which holds {shortened(kinds[column])}" if column in kinds else ""
     others = {name: kind for name, kind in kinds.items() if name != column}
     text = [name for name, kind in others.items() if kind == "str"]
-    remedy = f"set corpus.text_column to one of: {shortened(', '.join(text))}"
+    remedy = f"set corpus.text_column to one of: {shortened(_names(text))}"
     if not text:
         listed = shortened(", ".join(f"{name} ({kind})" for name, kind in others.items()))
         remedy = f"nor in {listed}; give each row a text" if others else "it has no other"

@@ -28,11 +28,14 @@ from lengthgen.config.registry import errors_of
 from lengthgen.data import sources
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.tokenizer import (
+    LONGEST,
+    altered,
     find_bos,
     is_sentencepiece,
     normalised,
     pieces,
-    token_bytes,
+    prepends_blank,
+    token_texts,
     train_tokenizer,
 )
 from lengthgen.errors import UserError
@@ -174,31 +177,38 @@ class Build:
 
         If packed, the bos token stands between two documents and all of them are one document.
         """
-        corpus, n_bytes_of, bos_id = self.corpus, token_bytes(tokenizer), find_bos(tokenizer)
-        blank = int(is_sentencepiece(tokenizer))  # the one that it puts before a text
-        dtype, lengths = id_type(len(n_bytes_of)), [0] * len(texts)
+        corpus, token_text, bos_id = self.corpus, token_texts(tokenizer), find_bos(tokenizer)
+        sentencepiece, blank = is_sentencepiece(tokenizer), prepends_blank(tokenizer)
+        dtype, lengths = id_type(len(token_text)), [0] * len(texts)
         progress = ByteProgress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:
-            for batch in _batches(_read(folder / f"{split}.text", texts), cut=not blank):
-                encoded = self.encoded([part for _, part in batch], tokenizer)
-                for (i, part), ids in zip(batch, encoded, strict=True):
-                    n_bytes, n_encoded = len(part.encode()), int(n_bytes_of[ids].sum())
-                    if not 0 <= n_encoded - n_bytes <= blank:
+            read = _read(folder / f"{split}.text", texts)
+            for batch in _batches(read, sentencepiece=sentencepiece):
+                if long := [texts[i].name for i, _, part in batch if len(part) > 10 * LONGEST]:
+                    raise UserError(
+                        f"corpus.tokenizer: {long[0]} has {10 * LONGEST:,} characters without a "
+                        "blank, too many for SentencePiece; use bpe, or bytes, or divide it"
+                    )
+                # A blank between two words is the one that the tokenizer puts before a text.
+                own = [part[1:] if blank and n else part for _, n, part in batch]
+                for (i, _, part), ids in zip(batch, self.encoded(own, tokenizer), strict=True):
+                    same = corpus.tokenizer == "bytes"
+                    if not same and (wrong := altered(part, ids.tolist(), token_text, blank=blank)):
                         remedy = (
-                            "use one without prefix space, and without normalizer but NFC, or bpe"
-                            ", or bytes, or leave this document out"
+                            "use one that keeps every byte: without prefix space or normalizer but "
+                            "NFC; or bpe, or bytes, or leave this document out"
                             if corpus.tokenizer != "characters"
                             else "add each of its characters to the alphabet of the task"
                         )
                         raise UserError(
                             f"corpus.tokenizer: {corpus.tokenizer} changes the text of "
-                            f"{texts[i].name} ({n_bytes} bytes become {n_encoded}); {remedy}"
+                            f"{texts[i].name} ({wrong}); {remedy}"
                         )
                     if corpus.packed and i and not lengths[i]:
                         file.write(np.array([bos_id], dtype=dtype).tobytes())
                     file.write(ids.astype(dtype).tobytes())
                     lengths[i] += len(ids)
-                    progress.advance(n_bytes)
+                    progress.advance(len(part.encode()))
         (folder / f"{split}.text").unlink()
         names, groups = [text.name for text in texts], [text.group for text in texts]
         if corpus.packed and texts:
@@ -280,14 +290,14 @@ def _read(path: Path, texts: Iterable[StoredText]) -> Iterator[str]:
             yield file.read(text.n_bytes).decode()
 
 
-def _batches(texts: Iterable[str], *, cut: bool) -> Iterator[list[tuple[int, str]]]:
-    """Yields lists of about BATCH characters: numbers of documents and their text, in parts."""
-    batch, n = list[tuple[int, str]](), 0
+def _batches(texts: Iterable[str], *, sentencepiece: bool) -> Iterator[list[tuple[int, int, str]]]:
+    """Yields lists of about BATCH characters: numbers of documents and of a part, and its text."""
+    batch, n_letters = list[tuple[int, int, str]](), 0
     for i, text in enumerate(texts):
-        for part in pieces(text) if cut else [text]:
-            batch.append((i, part))
-            n += len(part)
-            if n >= BATCH:
+        for n, part in enumerate(pieces(text, sentencepiece=sentencepiece)):
+            batch.append((i, n, part))
+            n_letters += len(part)
+            if n_letters >= BATCH:
                 yield batch
-                batch, n = [], 0
+                batch, n_letters = [], 0
     yield batch

@@ -27,6 +27,7 @@ BOS = "<|bos|>"
 BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
+LONGEST = 1_000_000  # characters of a piece: the library takes 200 bytes for each
 LARGEST_ID = 2**24  # what lists all ids would fill memory beyond
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
 
@@ -131,10 +132,19 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, say: Say) -> token
         initial_alphabet=byte_characters(),
         show_progress=False,
     )
-    parts = (part for text in texts for part in pieces(text))
+    parts = _enough(part for text in texts for part in pieces(text))
     in_thread(partial(tokenizer.train_from_iterator, parts, trainer), "training a BPE", say=say)
     tokenizer.pre_tokenizer = words
     return _plain(tokenizer)
+
+
+def _enough(parts: Iterable[str]) -> Iterator[str]:
+    """Yields pieces of texts, ten at most of those without blanks: a BPE holds each word."""
+    n = 0
+    for part in parts:
+        n += len(part) == LONGEST
+        if len(part) < LONGEST or n <= 10:
+            yield part
 
 
 def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
@@ -158,45 +168,69 @@ def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
             say(f"{task}: {time.monotonic() - begun:.0f} s")
 
 
-def pieces(text: str) -> Iterator[str]:
-    """Cuts a long text where no word of GPT-2 or Llama 3 lies across.
+def pieces(text: str, *, sentencepiece: bool = False) -> Iterator[str]:
+    """Cuts a long text where no word of GPT-2, Llama 3 or SentencePiece lies across.
 
-    That is behind a letter before a blank or a full stop of Chinese, or between two lines.
+    That is behind a letter before a blank or a full stop of Chinese, or between two lines; with
+    SentencePiece before a blank. A text of other tokenizers without such a place is cut all the
+    same, a word of LONGEST characters into two.
     """
     begin, ends = 0, re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
+    longest = len(text) if sentencepiece else LONGEST
+    ends = re.compile(r"\S(?= \S)") if sentencepiece else ends
     while begin < len(text):
-        cut = ends.search(text, begin + PIECE)
-        end = cut.end() if cut else len(text)
+        last = min(begin + longest, len(text))
+        cut = ends.search(text, begin + PIECE, last)
+        end = cut.end() if cut else last
         yield text[begin:end]
         begin = end
 
 
-def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
-    """Returns how many bytes of UTF-8 text each id of a byte-level tokenizer stands for.
+def token_texts(tokenizer: tokenizers.Tokenizer) -> list[bytes]:
+    """Returns the UTF-8 text that each id of a byte-level tokenizer stands for; special: none.
 
     With SentencePiece also the blank counts that it puts before a text.
     """
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     added = tokenizer.get_added_tokens_decoder()
-    n_bytes = np.zeros(max(vocab.values()) + 1, dtype=np.int64)
+    texts = [b""] * (max(vocab.values()) + 1)
+    byte_of = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
     pieces_of_text = is_sentencepiece(tokenizer)
     for token, i in vocab.items():
         if i in added and added[i].special:
             continue
         if i not in added and not pieces_of_text:
-            n_bytes[i] = len(token)  # one character of the byte-level alphabet per byte
+            texts[i] = b"".join(byte_of.get(letter, letter.encode()) for letter in token)
         elif pieces_of_text:
-            is_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", token)
-            n_bytes[i] = 1 if is_byte else len(token.replace(BLANK, " ").encode())
+            byte = re.fullmatch(r"<0x([0-9A-F]{2})>", token)
+            text = token.replace(BLANK, " ").encode()
+            texts[i] = bytes.fromhex(byte[1]) if byte else text
         else:
-            n_bytes[i] = len(token.encode())
-    return n_bytes
+            texts[i] = token.encode()
+    return texts
+
+
+def token_bytes(tokenizer: tokenizers.Tokenizer) -> NDArray[np.int64]:
+    """Returns how many bytes of text each id of a byte-level tokenizer stands for."""
+    return np.array([len(text) for text in token_texts(tokenizer)], dtype=np.int64)
+
+
+def altered(text: str, ids: Iterable[int], texts: Sequence[bytes], *, blank: bool) -> str | None:
+    """Says where ids stand for another text, but for a `blank` before it; None if they do not."""
+    given, read = text.encode(), b"".join([texts[i] for i in ids])
+    if read in (given, b" " * blank + given):
+        return None
+    pairs = enumerate(zip(given, read, strict=False))
+    at = next((i for i, (one, other) in pairs if one != other), min(len(given), len(read)))
+    return f"{given[at : at + 20]!r} at byte {at} becomes {read[at : at + 20]!r}"
 
 
 def normalised(text: str, tokenizer: tokenizers.Tokenizer | None) -> str:
     """Returns a text with its characters composed, if the tokenizer composes them (NFC)."""
     nfc = tokenizer and tokenizer.normalizer
-    return nfc.normalize_str(text) if isinstance(nfc, normalizers.NFC) else text
+    if not isinstance(nfc, normalizers.NFC):
+        return text
+    return "".join(map(nfc.normalize_str, pieces(text)))
 
 
 def is_sentencepiece(tokenizer: tokenizers.Tokenizer) -> bool:
@@ -206,6 +240,11 @@ def is_sentencepiece(tokenizer: tokenizers.Tokenizer) -> bool:
     steps = [step for step in normalizer.get("normalizers", [normalizer]) if step]
     marks = [step.get("content", step.get("prepend")) for step in steps]  # of Replace, Prepend
     return bool(plain["model"].get("byte_fallback")) and {*marks} <= {BLANK}
+
+
+def prepends_blank(tokenizer: tokenizers.Tokenizer) -> bool:
+    """True for a SentencePiece that puts a blank before a text."""
+    return tokenizer.encode("a", add_special_tokens=False).tokens[0].startswith(BLANK)
 
 
 def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:

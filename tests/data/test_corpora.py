@@ -114,6 +114,23 @@ def test_a_long_document_has_the_same_tokens_in_pieces(
     assert corpus.train.document(corpus.train.names.index("long.txt")).tolist() == whole
 
 
+@pytest.mark.parametrize("letters", ["acgt", "\u4e16\u754c", "e\u0301", "x1-"])
+def test_a_text_without_blanks_is_cut_too(
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, letters: str
+) -> None:
+    monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)
+    monkeypatch.setattr("lengthgen.data.tokenizer.LONGEST", 110)
+    text = letters * 5_000
+    assert max(map(len, pieces(text))) <= 110
+    (folder / "long.txt").write_text(text)
+    corpus = load(files(folder), cache_dir).corpus
+    tokens = corpus.train.document(corpus.train.names.index("long.txt"))
+    tokenizer = read_tokenizer(corpus.tokenizer_path)
+    assert tokenizer.decode(tokens.tolist()) == text
+    cut = [i for part in pieces(text) for i in tokenizer.encode(part).ids]
+    assert tokens.tolist() == cut
+
+
 def test_datasets_and_tokenizers_of_the_hub_go_by_their_names_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,19 +1,29 @@
 """What is said of a mistake in a corpus: one line with its key, the place and a remedy."""
 
+import bz2
+import csv
 import gzip
+import io
 import json
+import lzma
 import os
+import re
+import shlex
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tokenizers
-from small import refusal
+from small import config_of, refusal
 from small_corpora import TEXTS, files, given, load, read_all, shipped, synthetic, write
 
 from lengthgen.data.sources.stdlib import library_files
-from lengthgen.data.tokenizer import token_bytes
+from lengthgen.data.tokenizer import read_tokenizer, token_bytes
 from lengthgen.errors import UserError
 
 HELD = {"train/a.txt": "A", "validation/a.jsonl": '{"text": ""}\n'}
@@ -94,6 +104,187 @@ def test_a_mistake_in_a_corpus_of_files_is_one_line(
     assert said.startswith("corpus")
 
 
+ROW = '{"text": "A", "id": 1, "text": "B"}'
+TWO: dict[str, bytes] = {
+    "b.csv": b"text,id,text\nA,1,B\n",
+    "b.jsonl": ROW.encode(),
+    "b.json": f"[\n{ROW}\n]".encode(),
+    "b.parquet": b"",
+    "b.arrow": b"",
+    "stream.arrow": b"",
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_columns_of_one_name_are_refused_if_they_are_to_be_read(
+    tmp_path: Path, name: str
+) -> None:
+    table = pa.Table.from_arrays([pa.array([x]) for x in ("A", "1", "B")], ["text", "id", "text"])
+    path = write(tmp_path / "texts", {name: TWO[name]}) / name
+    if name.endswith("parquet"):
+        pq.write_table(table, path)
+    elif not TWO[name]:
+        opened = pa.ipc.new_file if name == "b.arrow" else pa.ipc.new_stream
+        with opened(path, table.schema) as file:
+            file.write_table(table)
+    said = refusal(read_all, files(path))
+    assert str(path) in said
+    assert "has two columns called 'text'" in said
+    fine = {"text_column": "id"} if name == "b.csv" else {}
+    if fine:  # a column that nobody reads may be there twice
+        assert [d.text for part in read_all(files(path, **fine)) for d in part]
+
+
+NAMES = [" text", "a,b", "it's", 'say "a"', "2024", "1e5", "na\u00efve", "a b", "$x", "a=b", "[a]"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_the_column_that_is_advised_can_be_given(tmp_path: Path, name: str, kind: str) -> None:
+    path, texts = tmp_path / f"b.{kind}", ["A line.\n" * 9, "B line.\n" * 9]
+    if kind == "parquet":
+        pq.write_table(pa.table({"id": [1, 2], name: texts}), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"id": 1, name: t}) + "\n" for t in texts))
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["id", name], *([1, text] for text in texts)])
+    if kind == "csv" and name == " text":  # a blank behind a comma is none of the name
+        assert len([d for part in read_all(files(path)) for d in part]) == 2
+    else:
+        said = refusal(read_all, files(path, text_column="no"))
+        advised = said.partition("text_column to one of: ")[2].removesuffix("; is its first line")
+        advised = advised.partition("; is its first line a header?")[0]
+        (word,) = shlex.split(advised) if kind != "csv" else shlex.split(advised)[1:]
+        given = config_of("corpus=files", f"corpus.path={path}", f"corpus.text_column={word}")
+        assert len([d for part in read_all(given.corpus) for d in part]) == 2
+
+
+def test_a_number_of_any_length_is_read_past(tmp_path: Path) -> None:
+    row = '{"id": ' + "9" * 5000 + ', "text": "A text."}\n'
+    read = read_all(files(write(tmp_path, {"b.jsonl": row * 2})))
+    assert [d.text for part in read for d in part] == ["A text."] * 2
+
+
+def test_blanks_behind_the_commas_of_a_csv_are_no_text(tmp_path: Path) -> None:
+    path = write(tmp_path, {"b.csv": 'id, text\n1, "A, b"\n2, "C"\n'})
+    assert sorted(d.text for part in read_all(files(path)) for d in part) == ["A, b", "C"]
+
+
+def lz4(content: bytes, codec: str = "lz4") -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, codec) as file:
+        file.write(content)
+    return out.getvalue().to_pybytes()
+
+
+def zstd(content: bytes) -> bytes:
+    return lz4(content, "zstd")
+
+
+SKIPPED = b"\x50\x2a\x4d\x18\4\0\0\0size"  # as pzstd begins
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "b.jsonl.gz": gzip.compress,
+    "b.jsonl.gzip": lambda content: gzip.compress(content[:9]) + gzip.compress(content[9:]),
+    "c.jsonl.gz": lambda content: gzip.compress(gzip.compress(content)),
+    "b.jsonl.zst": zstd,
+    "b.jsonl.zstd": lambda content: SKIPPED + zstd(content[:9]) + SKIPPED + zstd(content[9:]),
+    "b.jsonl.xz": lzma.compress,
+    "b.jsonl.bz2": bz2.compress,
+    "b.jsonl.lz4": lz4,
+    "gz.jsonl": gzip.compress,
+    "zst.jsonl": zstd,
+    "xz.jsonl": lzma.compress,
+    "bz2.jsonl": bz2.compress,
+    "lz4.jsonl": lz4,
+    "b.jsonl.GZ": gzip.compress,
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_compressed_files_are_read_by_content_and_cut_ones_are_damaged(
+    tmp_path: Path, name: str
+) -> None:
+    texts = [f"Text {i}.\n" * 9 for i in range(200)]
+    content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path = write(tmp_path, {name: PACKED[name](content)}) / name
+    assert {d.text for part in read_all(files(tmp_path)) for d in part} == {*texts}
+    path.write_bytes(path.read_bytes()[:-9])
+    assert " is damaged (" in refusal(read_all, files(tmp_path))
+
+
+def long_window(content: bytes) -> bytes:
+    """A frame of zstd as of --long=31: one block as it is, in a window of 2 GB."""
+    return b"\x28\xb5\x2f\xfd\0\xa8" + (len(content) << 3 | 1).to_bytes(3, "little") + content
+
+
+def archive(content: bytes) -> bytes:
+    with tarfile.open(fileobj=(out := io.BytesIO()), mode="w") as tar:
+        (about := tarfile.TarInfo("a.txt")).size = len(content)
+        tar.addfile(about, io.BytesIO(content))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (long_window(b'{"text": "A"}\n'), "is zstd with a window above 128 MB"),
+        (gzip.compress(archive(b"A")), "is an archive of tar; unpack it"),
+        (b"PK\3\4\x14\0", "is an archive of zip; unpack it"),
+        (b"7z\xbc\xaf\x27\x1c\0", "is an archive of 7-Zip; unpack it"),
+        (b"Rar!\x1a\7\0", "is an archive of RAR; unpack it"),
+        (b"\xfe\0\1\2\0" * 99, "is binary whatever its name says"),
+    ],
+)
+def test_what_cannot_be_read_is_named_as_what_it_is(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    assert why in refusal(read_all, files(write(tmp_path, {"b.jsonl": content})))
+
+
+def test_of_a_folder_that_was_written_twice_the_last_write_is_read(tmp_path: Path) -> None:
+    def saved(n: int, word: str) -> datasets.Dataset:
+        return datasets.Dataset.from_dict({"text": [f"{word} {i}.\n" * 9 for i in range(n)]})
+
+    def words(path: Path | str) -> set[str]:
+        return {d.text.split()[0] for part in read_all(files(path)) for d in part}
+
+    one, both = tmp_path / "one", tmp_path / "both"
+    saved(40, "old").save_to_disk(one, num_shards=4)
+    saved(40, "new").save_to_disk(one, num_shards=2)
+    for path in (one, f"{one}/*.arrow"):
+        assert words(path) == {"new"}
+        assert sum(map(len, read_all(files(path)))) == 40
+    splits = {"train": saved(40, "old"), "validation": saved(9, "old"), "more": saved(9, "old")}
+    datasets.DatasetDict(splits).save_to_disk(both)
+    datasets.DatasetDict({"train": saved(40, "new")}).save_to_disk(both)
+    assert words(both) == {"new"}
+    (shard, *_) = one.glob("*.arrow")
+    shard.rename(tmp_path / shard.name)
+    assert f"({shard.name} is not there)" in refusal(read_all, files(one))
+    (one / "state.json").write_text("{")
+    assert "of the last write is not known" in refusal(read_all, files(one))
+
+
+def test_of_parquet_what_its_metadata_lists_is_read_and_shards_of_two_writes_are_refused(
+    tmp_path: Path,
+) -> None:
+    listed, schema = list[Any](), pa.schema({"text": pa.string()})
+    for name, word in (("old-0.parquet", "old"), ("new-0.parquet", "new")):
+        table = pa.table({"text": [f"{word} {i}.\n" * 9 for i in range(40)]}, schema=schema)
+        pq.write_table(table, tmp_path / name, metadata_collector=listed)
+        listed[-1].set_file_path(name)
+    pq.write_metadata(schema, tmp_path / "_metadata", metadata_collector=listed[1:])
+    assert {d.text[:3] for part in read_all(files(tmp_path)) for d in part} == {"new"}
+    (tmp_path / "delta/_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"text": ["A."]}), tmp_path / "delta/part-0.parquet")
+    assert "a Delta table" in refusal(read_all, files(tmp_path / "delta"))
+    shards = {f"train-{i:05d}-of-{n:05d}.txt": "A.\n" * 9 for n in (2, 3) for i in range(n)}
+    said = refusal(read_all, files(write(tmp_path / "shards", shards)))
+    given = config_of("corpus=files", *shlex.split(said.partition("or give ")[2]))
+    assert sum(map(len, read_all(given.corpus))) == 3
+
+
 def sentencepiece(tokenizer: dict[str, Any]) -> None:
     """A BPE as Llama 2's, whose tokens are bytes or pieces of text with marks for blanks."""
     blank, read = "\u2581", tokenizers.normalizers
@@ -129,7 +320,58 @@ def nfkc(tokenizer: dict[str, Any]) -> None:
     tokenizer["normalizer"] = {"type": "NFKC"}
 
 
-BECOMES = r"given.json changes the text of \S+ \(\d+ bytes become"
+def rewritten(letters: Callable[[], Any]) -> Callable[[dict[str, Any]], None]:
+    """A byte-level tokenizer with a normalizer before its own steps."""
+
+    def change(tokenizer: dict[str, Any]) -> None:
+        given = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+        given.normalizer = letters()
+        tokenizer |= json.loads(given.to_str())
+
+    return change
+
+
+def apart(tokenizer: dict[str, Any]) -> None:
+    """Cuts at blanks, which it drops, and puts one before each word."""
+    split = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer["pre_tokenizer"] = json.loads(
+        tokenizers.pre_tokenizers.Sequence(
+            [split, tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)]
+        ).__getstate__()
+    )
+
+
+def unknown(tokenizer: dict[str, Any]) -> None:
+    """Has no token for e, and writes ? in its place."""
+    vocab = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {k: i for k, i in vocab.items() if k != "e"}
+    tokenizer["model"]["unk_token"] = "?"
+
+
+REPLACE = tokenizers.normalizers.Replace
+# Each keeps the number of bytes.
+ALTERED = [
+    rewritten(tokenizers.normalizers.Lowercase),
+    rewritten(lambda: REPLACE(tokenizers.Regex("[0-9]"), "0")),
+    rewritten(lambda: REPLACE("\n", " ")),
+    rewritten(lambda: REPLACE("ab", "ba")),
+    apart,
+    unknown,
+]
+LETTERS = " The cat 17\nsat, ab\n" * 40
+
+
+@pytest.mark.parametrize("change", ALTERED)
+def test_a_tokenizer_that_keeps_the_number_of_bytes_but_not_the_text_is_refused(
+    tmp_path: Path, cache_dir: Path, change: Any
+) -> None:
+    folder = write(tmp_path / "texts", {"a.txt": LETTERS})
+    path = load(files(folder, tokenizer="bytes"), cache_dir).corpus.tokenizer_path
+    said = refusal(load, files(folder, tokenizer=str(given(path, change))), cache_dir)
+    assert re.search(BECOMES, said), said
+
+
+BECOMES = r"given.json changes the text of \S+ \(b.* at byte \d+ becomes b"
 
 
 @pytest.mark.parametrize(
@@ -154,10 +396,17 @@ def test_a_tokenizer_that_does_not_fit_is_refused(
 def test_tokens_of_sentencepiece_stand_for_all_bytes(
     folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)  # each would have a blank more
+    monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)  # in pieces, the tokens are the same
+    write(folder, {"blanks.txt": " a b  ab   a\n a e b" * 40})
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
-    pieces = str(given(corpus.tokenizer_path, sentencepiece))
-    other = load(files(folder, tokenizer=pieces), cache_dir).corpus
+    path = given(corpus.tokenizer_path, sentencepiece)
+    other = load(files(folder, tokenizer=str(path)), cache_dir).corpus
+    at, text = other.train.names.index("blanks.txt"), (folder / "blanks.txt").read_text()
+    assert other.train.document(at).tolist() == read_tokenizer(path).encode(text).ids
+    monkeypatch.setattr("lengthgen.data.token_cache.LONGEST", 40)
+    write(folder, {"dna.txt": "ab" * 500})
+    said = refusal(load, files(folder, tokenizer=str(path)), cache_dir)
+    assert "dna.txt has 400 characters without a blank" in said
     assert other.bos_id == 1
     for i, n_bytes in enumerate(corpus.train.lengths.tolist()):
         assert other.token_bytes[other.train.document(i)].sum() == n_bytes + 1

@@ -2,21 +2,24 @@
 
 import glob
 import hashlib
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator
 
+from lengthgen.config import compose
 from lengthgen.config.schema import Word
-from lengthgen.data.formats import KINDS, ROWS, TEXT, suffix_of, texts
+from lengthgen.data.formats import COLUMNS, KINDS, ROWS, TEXT, parts_of, suffix_of, texts
 from lengthgen.data.sources import Document, Source, name_hash
-from lengthgen.errors import UserError, shortened, suggestion
+from lengthgen.errors import UserError, first_line, shortened, suggestion
 from lengthgen.files import utf8
 
 # Splits as words in the names of files and folders, such as data-train-0.txt and Validation
@@ -57,9 +60,9 @@ class Files(Source):
         """The files of training and of validation; none in the latter if the rule must split."""
         path, held_out, key = self.path, self.validation_path, "corpus.validation_path"
         folder = os.path.expanduser(str(path))
-        if held_out is None and os.path.isdir(f"{folder}/validation"):
+        if held_out is None and _is_split(Path(folder, "validation")):
             held_out, key = f"{folder}/validation", "corpus.path"
-            path = f"{folder}/train" if os.path.isdir(f"{folder}/train") else path
+            path = f"{folder}/train" if _is_split(Path(folder, "train")) else path
         elif held_out is None:
             for each in [path] if isinstance(path, str) else path:
                 _refuse_other_splits(each)
@@ -100,10 +103,10 @@ class Files(Source):
     def read(self, *, held_out: bool) -> Iterator[Document]:
         train, validation = self.split_paths
         if not train and not held_out:
-            alone = shortened(str(self.validation_path or f"{self.path}/validation"))
+            alone = {"corpus.path": self.validation_path or f"{self.path}/validation"}
             raise UserError(
                 f"corpus.path: all files of {self.path} are of validation; add files to train on, "
-                f"or give corpus.path={alone} alone to split them"
+                f"or give {shortened(compose.words_of(alone))} alone to split them"
             )
         if validation:
             yield from self._documents(validation if held_out else train)
@@ -164,10 +167,11 @@ def _refuse_other_splits(given: str) -> None:
     words.sort(key=lambda word: not word.lower().startswith(("val", "dev")))  # these first
     train, held = ([w for w in words if w.lower().startswith("train") == t] for t in (True, False))
     if train and held:
+        keys = ("corpus.path", "corpus.validation_path")
         globs = (f"{top}/*{word[0]}*" for word in (train, held))
         raise UserError(
             f"corpus.path: {given} has {shortened(', '.join(train + held))}, which would be mixed; "
-            "give 'corpus.path={}' 'corpus.validation_path={}', or a list of files".format(*globs)
+            f"give {compose.words_of(dict(zip(keys, globs, strict=True)))}, or a list of files"
         )
 
 
@@ -191,12 +195,67 @@ def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[P
         readable = [f for f in paths if suffix_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
         if not os.path.isfile(path):  # in a folder
             readable = [f for f in readable if not f.match("cache-*.arrow")]  # of `datasets`
+            readable = _current(readable, key)
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
         files.update(readable)
     if not files:
         raise UserError(f"{key}: an empty list names no document; give a folder or a file")
     return sorted(files)
+
+
+def _current(files: Sequence[Path], key: str) -> list[Path]:
+    """Returns the files without those of an earlier write, which what lists the last leaves out.
+
+    That is state.json of `datasets`, and _metadata of parquet. Raises UserError for shards of two
+    writes, such as a-0-of-2 and a-0-of-3, that nothing lists.
+    """
+
+    @cache
+    def listed(folder: Path) -> set[Path]:
+        state, metadata = folder / "state.json", folder / "_metadata"
+        try:
+            if (folder / "_delta_log").is_dir():
+                raise ValueError("a Delta table, whose log is not read")
+            plain = json.loads(state.read_bytes()) if state.is_file() else {}
+            names = {file["filename"] for file in plain.get("_data_files", ())}
+            names |= parts_of(metadata) if metadata.is_file() else set()
+            if lost := [name for name in names if not (folder / name).is_file()]:
+                raise ValueError(f"{lost[0]} is not there")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{key}: which files of {folder} are of the last write is not known "
+                f"({first_line(error)}); restore them, or write them into another folder"
+            ) from None
+        return {folder / name for name in names}
+
+    kept = [file for file in files if _is_split(file.parent)]
+    for file in [file for file in kept if suffix_of(file) in COLUMNS]:
+        lists = [names for folder in file.parents[:3] if (names := listed(folder))]
+        if lists and not any(file in names for names in lists):
+            kept.remove(file)
+    writes: dict[tuple[str, str], set[str]] = {}
+    for file in kept:
+        if shard := re.fullmatch(r"(.*?)\d+-of-(\d+)(.*)", str(file)):
+            writes.setdefault((shard[1], shard[3]), set()).add(shard[2])
+    for (begin, end), (one, *others) in writes.items():
+        if others:
+            globs = [f"{begin}*-of-{n}{end}" for n in sorted([one, *others])]
+            raise UserError(
+                f"{key}: {' and '.join(globs)} are of several writes, of which the earlier would "
+                f"be read too; remove one, or give {compose.words_of({key: globs[-1]})}"
+            )
+    return kept
+
+
+def _is_split(folder: Path) -> bool:
+    """True for a folder that is there, unless it is no split of the DatasetDict that it is in."""
+    about = folder.parent / "dataset_dict.json"
+    if not about.is_file():
+        return folder.is_dir()
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return folder.is_dir() and folder.name in json.loads(about.read_bytes())["splits"]
+    raise UserError(f"corpus.path: {about} is damaged; restore it, or name the folder of a split")
 
 
 def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
