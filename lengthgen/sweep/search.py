@@ -1,6 +1,7 @@
 """A search over a space of overrides by Optuna: the least loss at T on the tuning split."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lengthgen.config import compose
 from lengthgen.config.compose import Axis
+from lengthgen.config.sections import number
 from lengthgen.errors import UserError
 from lengthgen.sweep import grid, tuning
 from lengthgen.sweep.grid import Point
@@ -34,7 +36,9 @@ def search(
     config_dir: Path | None,
     plugins: Sequence[Path],
 ) -> list[Trial]:
-    """Returns n trials, the best one first; fewer if a run fails, which ends the search.
+    """Returns n trials, the best one first; fewer if a run fails, or if there are no more points.
+
+    A point is tried once: where the sampler repeats itself, one of the others is drawn.
 
     `run` is given `jobs` points at a time. A trial is a function of the losses before it, and runs
     that are done are not repeated: rerun to resume, with a larger n to add trials.
@@ -43,15 +47,28 @@ def search(
         import optuna
     except ImportError:
         raise UserError('--search needs optuna; pip install "lengthgen[search]"') from None
-    fixed, axes = compose.axes(overrides, config_dir=config_dir)
+    fixed, given = compose.axes(overrides, config_dir=config_dir)
+    axes = [axis._replace(values=[*{number(x): x for x in axis.values}.values()]) for axis in given]
     if not axes:
         raise UserError("--search: no key has several values; give 'train.lr=interval(1e-3,1e-2)'")
     words = tuning.on_tuning_split(fixed)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+    sampler = optuna.samplers.TPESampler(seed=0)
+    study = optuna.create_study(sampler=sampler)
     space, trials = {axis.key: _distribution(axis) for axis in axes}, list[Trial]()
+    others, tried = optuna.samplers.RandomSampler(seed=0), list[dict[str, Any]]()
+
+    def ask() -> optuna.Trial:
+        study.sampler = sampler
+        while (trial := study.ask(space)).params in tried:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            study.sampler = others
+        tried.append(trial.params)
+        return trial
+
+    n = min(n, math.prod(map(_n_values, axes)))
     while len(trials) < n and all(trial.state.state in SETTLED for trial in trials):
-        asked = [study.ask(space) for _ in range(min(jobs, n - len(trials)))]
+        asked = [ask() for _ in range(min(jobs, n - len(trials)))]
         points: list[Point] = []
         for trial in asked:
             chosen = [f"{key}={value}" for key, value in trial.params.items()]
@@ -64,6 +81,14 @@ def search(
             study.tell(trial, loss)
             trials.append(Trial(point, state, loss))
     return sorted(trials, key=lambda trial: trial.loss)
+
+
+def _n_values(axis: Axis) -> int:
+    """Returns how many values an axis has, a large number for an interval of real numbers."""
+    if axis.values:
+        return len(axis.values)
+    low, high = axis.low, axis.high
+    return high - low + 1 if isinstance(low, int) and isinstance(high, int) else sys.maxsize
 
 
 def _distribution(axis: Axis) -> "BaseDistribution":

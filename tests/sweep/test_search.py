@@ -70,6 +70,26 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
     assert chosen.count(4) > chosen.count(2)
 
 
+@pytest.mark.parametrize(
+    ("axes", "n_points"),
+    [
+        (["train.lr=1e-3,2e-3,4e-3,8e-3"], 4),
+        (["train.lr=1e-2,0.01,1e-3,2e-3,1e-3"], 3),  # a value twice
+        (["train.lr=1e-3,2e-3", "seed=int(interval(1,3))"], 6),
+        (["train.batch_tokens=range(64,193,64)", "scheme=rope,nope"], 6),
+    ],
+)
+def test_a_search_tries_each_point_once_and_all_before_it_ends(
+    axes: list[str], n_points: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "loss_at_t", _loss)
+    words = smaller(*axes, f"runtime.root={tmp_path}", "model.n_heads=4", usual=MEASURED_AT_T)
+    for n in (n_points - 1, n_points, n_points + 9):
+        given: dict[str, Any] = {"jobs": 1, "config_dir": None, "plugins": []}
+        trials = search(words, n, run=Runs(), **given)
+        assert len({t.point.run_id for t in trials}) == len(trials) == min(n, n_points)
+
+
 def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> None:
     words = smaller(f"runtime.root={Path.cwd()}/runs", usual=MEASURED_AT_T)
     rates = ["train.lr=1,2", *tuning.on_tuning_split(words)]
