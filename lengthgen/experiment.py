@@ -15,6 +15,7 @@ from lengthgen.config import plugins as plugin_files
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, Draft
 from lengthgen.errors import UserError
+from lengthgen.files import reading
 from lengthgen.runs import directory
 
 if TYPE_CHECKING:
@@ -127,9 +128,10 @@ class Opened:
         experiment, config, run_dir = self.experiment, self.experiment.config, self.run_dir
         device = devices.device_of(config.runtime, ranks)
         devices.prepare(config.runtime, device)
-        checkpoint = checkpoints.final(config, run_dir)
         model = experiment.build(vocab_size=self.corpus.vocab_size)
-        model.load_state_dict(checkpoint.weights)
+        with reading(run_dir):
+            checkpoint = checkpoints.final(config, run_dir)
+            model.load_state_dict(checkpoint.weights)
         for name in directory.edited(run_dir, model.scheme.code, run=config.run_id):
             show.say(
                 f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; "
@@ -209,28 +211,42 @@ def of_runs(
     run_dirs: Sequence[Path],
     changes: Mapping[str, Any],
     *,
+    say: "Say",
     config_dir: Path | None = None,
     plugins: Sequence[Path] = (),
-) -> list[Experiment]:
-    """Returns the experiments of runs, as `of_run`; of several, a refusal names the run."""
-    experiments: list[Experiment] = []
+) -> dict[Path, Experiment]:
+    """Returns the experiments of runs, as `of_run`; of several, one that is refused is named.
+
+    Raises UserError if all are.
+    """
+    experiments, refused = dict[Path, Experiment](), list[str]()
     for run_dir in run_dirs:
-        try:
-            experiments.append(of_run(run_dir, changes, config_dir=config_dir, plugins=plugins))
-        except UserError as error:
-            raise UserError(f"{run_dir}: {error}" if run_dirs[1:] else str(error)) from None
+        with directory.or_said(run_dir, "read", refused.append if run_dirs[1:] else None):
+            asked = of_run(run_dir, changes, config_dir=config_dir, plugins=plugins)
+            experiments[run_dir] = asked
+    if not experiments:
+        raise UserError(refused[0])
+    for line in refused:
+        say(line)
     return experiments
 
 
 def config_of(
     run_dir: Path, changes: Mapping[str, Any], *, config_dir: Path | None = None
 ) -> Config:
-    """Returns the configuration of a run with changes by dotted key; no code of the run is run."""
+    """Returns the configuration of a run with changes by dotted key; no code of the run is run.
+
+    What is sent, and where to, is decided by the changes, the environment and the user's own
+    defaults: the file of a run, which may be somebody else's, can only keep it off the net.
+    """
     plain = schema.to_plain(directory.load_config(run_dir))
+    sent = {k: x for k, x in compose.own_defaults().items() if k.startswith("runtime.wandb")}
+    if plain["runtime"]["wandb"] in ("off", "offline"):
+        del sent["runtime.wandb"]
     cache = plain["runtime"]["cache"]
     if cache and not Path(cache).is_dir():  # the run was moved here
         plain["runtime"]["cache"] = None
-    for key, value in {"runtime.root": str(run_dir.parent), **changes}.items():
+    for key, value in {"runtime.root": str(run_dir.parent), **sent, **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
     return schema.from_stored(plain, config_dir=config_dir)

@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
-from lengthgen.errors import UserError
+from lengthgen.errors import UserError, first_line, out_of_memory
 
 Row = Mapping[str, Any]
 
@@ -31,12 +31,13 @@ class Unreadable(UserError):
         super().__init__(f"{path}: cannot be read ({error.strerror}); {remedy}")
 
 
+def at_once(name: str, flags: int) -> int:
+    """Opens a file without waiting for the other end of a pipe: the `opener` of open()."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Opens a regular file for reading, or a link to one; a pipe or a device might never end."""
-
-    def at_once(name: str, flags: int) -> int:
-        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-
     file = open(path, "rb", opener=at_once)  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
@@ -54,6 +55,22 @@ def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a regular file, in hexadecimal digits."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def reading(folder: Path) -> Generator[None]:
+    """Raises UserError, which names the folder, in place of any error that its files cause."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise Unreadable(Path(error.filename or folder), error) from None
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{folder}: its files are damaged ({why}); restore them") from error
 
 
 def names_in(folder: Path) -> list[str]:
@@ -171,7 +188,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
     Makes its folders if they are missing. The last of several processes that write at once wins.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = _aside(path, ".tmp")
     with writing(path):
         if not path.parent.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,13 +223,9 @@ def new_folder(path: Path) -> Generator[Path]:
 
     Raises UserError for what cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = _aside(path)
     try:
         with writing(path):
-            for left in path.parent.glob(f".{escape(path.name)}.*"):
-                number = left.name.removeprefix(f".{path.name}.")
-                if number.isdecimal() and _has_ended(int(number)):
-                    shutil.rmtree(left, ignore_errors=True)
             aside.mkdir(parents=True)
             yield aside
             for file in (*aside.rglob("*"), aside):
@@ -221,6 +234,17 @@ def new_folder(path: Path) -> Generator[Path]:
             sync(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _aside(path: Path, end: str = "") -> Path:
+    """Returns where this process writes a path aside; removes what killed ones left there."""
+    for left in path.parent.glob(f".{escape(path.name)}.*{end}"):
+        number = left.name.removeprefix(f".{path.name}.").removesuffix(end)
+        if number.isdecimal() and _has_ended(int(number)):
+            shutil.rmtree(left, ignore_errors=True)
+            with contextlib.suppress(OSError):  # a file
+                left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}{end}")
 
 
 def _has_ended(pid: int) -> bool:

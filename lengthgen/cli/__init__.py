@@ -1,9 +1,12 @@
 """The command line: one file per command, whose function imports what it needs when it runs."""
 
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -133,8 +136,13 @@ def _instead(words: list[str]) -> str | None:
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    """Writes the message of an error, which under torchrun is in its file, and exits."""
-    if ERROR_FILE not in os.environ:
+    """Writes the message of an error, under torchrun in its file for a traceback, and exits."""
+    if file := os.environ.get(ERROR_FILE):
+        with suppress(OSError, ValueError):
+            left = json.loads(Path(file).read_bytes())
+            left["message"]["extraInfo"]["py_callstack"] = message
+            Path(file).write_text(json.dumps(left), encoding="utf-8")
+    else:
         warn(message)
     if os.environ.get("WORLD_SIZE", "1") != "1" and "MASTER_ADDR" in os.environ:
         sys.stderr.flush()

@@ -1,12 +1,12 @@
 """lengthgen eval."""
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, Variants, chosen_runs, one_of, words_of
-from lengthgen.cli.console import echo
+from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
 
 # As evaluation.protocols has them, which imports torch: Tab is to answer at once.
@@ -63,9 +63,10 @@ def evaluate_runs(
 
     if "all" in words_of(protocols):
         changes["eval.protocols"] = list(of_text)
-    experiments = of_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
+    about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
+    experiments = of_runs(run_dirs, changes, say=warn_once, **about)
     kept = _tokens(checkpoints)
-    evaluated = pipeline.evaluate_runs(run_dirs, experiments, kept=kept)
+    evaluated = pipeline.evaluate_runs([*experiments], [*experiments.values()], kept=kept)
     if Ranks.from_env().is_main:
         is_asked = "eval.lengths" in changes
         shown = [n for _, of_run, _ in evaluated for n in of_run.config.eval.lengths if is_asked]

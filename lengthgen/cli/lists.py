@@ -99,7 +99,7 @@ def runs(root: Path, conditions: Sequence[str] = ()) -> list[dict[str, Any]]:
         configs: dict[str, dict[str, Any]] = {}
         for path in run_dirs:
             with suppress(UserError):  # what is damaged is no run of any value
-                configs[path.name] = compose.read_yaml(path / "config.yaml")
+                configs[path.name] = directory.plain_config(path)
         kept = compose.runs_matching(configs, conditions)
         run_dirs = [path for path in run_dirs if path.name in kept]
     return [record(run_dir) for run_dir in run_dirs]
@@ -110,35 +110,44 @@ def record(run_dir: Path) -> dict[str, Any]:
 
     One that is damaged has the state "unreadable": it hides no other run.
     """
+    from lengthgen.files import reading
+
+    try:
+        with reading(run_dir):
+            return _record(run_dir)
+    except UserError as error:
+        of_run = {"run": run_dir.name, "folder": str(run_dir)}
+        return of_run | {"state": "unreadable", "reason": str(error)}
+
+
+def _record(run_dir: Path) -> dict[str, Any]:
     from lengthgen.evaluation.protocols import HEADLINE
     from lengthgen.evaluation.rows import loss, stored
     from lengthgen.files import read_rows
     from lengthgen.runs import directory, status
 
-    of_run: dict[str, Any] = {"run": run_dir.name, "folder": str(run_dir)}
-    try:
-        config = directory.load_config(run_dir)
-        state, reason, *_ = status.read_status(run_dir, run=config.run_id)
-        trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
-        rows = stored(run_dir, run=config.run_id)
-        steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
-    except UserError as error:
-        return of_run | {"state": "unreadable", "reason": str(error)}
+    config = directory.load_config(run_dir)
+    state, reason, *_ = status.read_status(run_dir, run=config.run_id)
+    trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
+    rows = stored(run_dir, run=config.run_id)
+    steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
     own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
     newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(own))
     most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
     own = [row for row in own if row["endpoints"] == most[0][0]]
-    steps += [row["train/step"] for row in trained[-1:]]
+    steps += [int(row["train/step"]) for row in trained[-1:]]
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):
         nats = loss([row for row in own if row["length"] == n])
         ppl[n] = math.exp(nats) if nats is not None and nats < 709 else None
-    return of_run | {
+    return {
+        "run": run_dir.name,
+        "folder": str(run_dir),
         "state": state,
         "reason": reason,
         "step": max(steps, default=0),
         "steps": config.train.steps,
-        "tokens": trained[-1]["train/tokens"] if trained else None,
+        "tokens": int(trained[-1]["train/tokens"]) if trained else None,
         "train_length": own[0]["train_length"] if own else config.train.length,
         "ppl": ppl,
     }

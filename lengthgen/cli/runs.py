@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import Runs, chosen_runs, names_and_overrides
-from lengthgen.cli.console import echo, print_table
+from lengthgen.cli.console import echo, print_table, warn
 from lengthgen.cli.lists import record, table
 from lengthgen.errors import UserError
 
@@ -23,29 +23,33 @@ def show_runs(arguments: Runs = None) -> None:
     The configuration is the command that trains the run: what differs from the defaults.
     """
     run_dirs, _ = chosen_runs(arguments, "runtime")
-    for run_dir in run_dirs:
-        from lengthgen.config import schema
-        from lengthgen.report import report
-        from lengthgen.runs import directory
+    from lengthgen.config import schema
+    from lengthgen.report import report
+    from lengthgen.runs import directory
 
-        config = directory.load_config(run_dir)
-        print_table(*table([record(run_dir)]))
-        words = [w for w in schema.overrides_giving(config) if not w.startswith("runtime.")]
-        plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
-        words += [word for path in plugins for word in ("--plugin", path)]
-        command, init = "train", config.train.init_from
-        if not config.train.tokens and isinstance(init, schema.InitFrom):  # it was imported
-            words = [w for w in words if w.startswith(("corpus", "eval."))]
-            words = [w for w in words if not w.startswith(("corpus.tokenizer=", "corpus.bos="))]
-            words = [init.path, f"--name={init.run}", f"--length={config.train.length}", *words]
-            command = "import"
-        echo(f"\nlengthgen {command} {shlex.join(words)}")
-        try:
-            echo("\n" + report.terminal([run_dir]))
-        except UserError as error:
-            is_there = (run_dir / "eval.jsonl").exists()
-            echo(f"\nno curve: {error if is_there else 'this run has no evaluation yet'}")
-        print_table(["file", "bytes"], [[path.name, f"{size:,}"] for path, size in files(run_dir)])
+    say = warn if run_dirs[1:] else None
+    for run_dir in run_dirs:
+        with directory.or_said(run_dir, "shown", say):
+            config = directory.load_config(run_dir)
+            print_table(*table([record(run_dir)]))
+            words = [w for w in schema.overrides_giving(config) if not w.startswith("runtime.")]
+            plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
+            words += [word for path in plugins for word in ("--plugin", path)]
+            command, init = "train", config.train.init_from
+            if not config.train.tokens and isinstance(init, schema.InitFrom):  # it was imported
+                words = [w for w in words if w.startswith(("corpus", "eval."))]
+                words = [w for w in words if not w.startswith(("corpus.tokenizer=", "corpus.bos="))]
+                words = [init.path, f"--name={init.run}", f"--length={config.train.length}", *words]
+                command = "import"
+            echo(f"\nlengthgen {command} {shlex.join(words)}")
+            try:
+                echo("\n" + report.terminal([run_dir]))
+            except UserError as error:
+                is_there = (run_dir / "eval.jsonl").exists()
+                echo(f"\nno curve: {error if is_there else 'this run has no evaluation yet'}")
+            print_table(
+                ["file", "bytes"], [[path.name, f"{size:,}"] for path, size in files(run_dir)]
+            )
 
 
 def files(run_dir: Path) -> list[tuple[Path, int]]:

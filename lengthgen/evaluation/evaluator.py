@@ -22,7 +22,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
-from lengthgen.files import append_rows, read_rows
+from lengthgen.files import append_rows, read_rows, reading
 from lengthgen.model.build import redesigned, seed_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
@@ -66,7 +66,8 @@ def evaluate(
         read = partial(checkpoints.kept, run_dir, run=run, step=step)
         kept_one, seen = ranks.agreed(read), step * evaluation.config.train.batch_tokens
         model.scheme = evaluation.scheme  # a job leaves that of a variant
-        model.load_state_dict(kept_one.weights)
+        with reading(run_dir):
+            model.load_state_dict(kept_one.weights)
         earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen)
         said = [f"{run} after {seen:,} tokens"]
         rows += _completed(earlier, run_dir / eval_rows.KEPT, said)
@@ -108,7 +109,7 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
         return {cell: [row for row in rows if facts[cell].items() <= row.items()] for cell in facts}
 
     def lacking() -> Todo:
-        rows = stored() if ranks.is_main else {}
+        rows = ranks.agreed(lambda: stored() if ranks.is_main else {})
         is_whole = {c: _is_complete(c, own, evaluation.config) for c, own in rows.items()}
         mine = [None if is_whole[c] else documents_of(rows[c]) for c in rows]
         done = zip(facts, ranks.gather(mine)[0], strict=True)

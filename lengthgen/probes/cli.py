@@ -1,7 +1,7 @@
 """lengthgen probe."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from lengthgen.cli.arguments import (
     one_of,
     words_of,
 )
-from lengthgen.cli.console import echo, print_table
+from lengthgen.cli.console import echo, print_table, warn
 
 
 def _names() -> list[str]:
@@ -45,8 +45,8 @@ def probe_runs(
     from lengthgen.terminal import Progress
 
     chosen = probing.requested_probes(words_of(probes), plugins=plugins.read_plugins(plugin or []))
-    experiments = of_runs(run_dirs, changes, config_dir=config_dir, plugins=plugin or [])
-    for experiment, run_dir in zip(experiments, run_dirs, strict=True):
+    about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
+    for run_dir, experiment in of_runs(run_dirs, changes, say=warn, **about).items():
         with Progress(is_main=True) as show:
             summaries = probing.probe(experiment, run_dir, chosen, show)
         echo(f"run: {run_dir}")

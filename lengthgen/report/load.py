@@ -10,17 +10,16 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import UserError
 from lengthgen.evaluation.rows import stored, stored_kept
-from lengthgen.files import Unreadable, is_there, read_rows, replace_file
+from lengthgen.files import is_there, read_rows, replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
@@ -48,7 +47,6 @@ TYPES: dict[str, Any] = {
 LOST = ["nats", "window_nats", "copy_nats", "position_nats", *LISTS[3:5]]  # where a run diverged
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
-DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of a file's values
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +70,7 @@ def load_rows(
     folders: dict[str, Path] = {}  # by run
     diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
     for path in _listed(paths):
-        with _or_said(path, say):
+        with directory.or_said(path, "shown", say):
             if (path / ROWS).is_file():
                 tables.append(_saved(path / ROWS))
                 continue
@@ -93,7 +91,7 @@ def load_rows(
                 raise UserError(f"its training is {state}; rerun lengthgen train to resume")
             folders[config.run_id] = path
     for path, config in diverged:
-        with _or_said(path, say):
+        with directory.or_said(path, "shown", say):
             likes = [table[table["recipe"] == config.recipe] for table in tables]
             seed = next((rows for rows in likes if len(rows)), None)
             if seed is None:
@@ -156,19 +154,6 @@ def _listed(paths: Sequence[Path]) -> list[Path]:
         below = directory.run_dirs(path) if is_folder and path.is_dir() else []
         listed |= {Path(os.path.realpath(p)): p for p in below or [path]}
     return sorted(listed.values(), key=lambda path: not (path / ROWS).is_file())
-
-
-@contextmanager
-def _or_said(path: Path, say: Callable[[str], None]) -> Generator[None]:
-    """Says in one line why a folder is not shown: an error ends the block, not the report."""
-    try:
-        yield
-    except UserError as error:
-        say(f"{path} is not shown: {error}")
-    except OSError as error:
-        say(f"{path} is not shown: {Unreadable(path, error)}")
-    except DAMAGE as error:
-        say(f"{path} is not shown: its files are damaged ({first_line(error)}); restore them")
 
 
 def _table(rows: pd.DataFrame, path: Path, config: Config) -> pd.DataFrame:

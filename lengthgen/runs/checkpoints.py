@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import Unreadable, read_bytes, sha256_of, sync, write_rows
+from lengthgen.files import Unreadable, read_bytes, reading, sha256_of, sync, write_rows
 from lengthgen.runs import status
 
 KEPT = 2  # the newest, and the one before it in case the newest is lost
@@ -132,14 +132,16 @@ def _read(folder: Path, *, run: str, files: Sequence[str], remedy: str) -> Check
         raise UserError(f"{error.filename} does not exist; {remedy}") from None
     except OSError as error:  # for a moment perhaps: nothing is to be removed
         raise Unreadable(Path(error.filename or folder), error) from None
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
+    with reading(folder), safe_open(folder / WEIGHTS, framework="pt") as file:
         own = json.loads(file.metadata()["lengthgen"])
+        of_run, of_step = own["run"], own["step"]
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     step = status.step_of(folder)
-    if own["run"] != run:
-        raise UserError(f"{folder} is of run {own['run']}, but config.yaml here of {run}; {remedy}")
-    if own["step"] != step:
-        raise UserError(f"{folder} holds step {own['step']}; rename it to step-{own['step']:08d}")
-    return Checkpoint(folder, step, sums[WEIGHTS], load_file(folder / WEIGHTS))
+    if of_run != run:
+        raise UserError(f"{folder} is of run {of_run}, but config.yaml here of {run}; {remedy}")
+    if of_step != step:
+        raise UserError(f"{folder} holds step {of_step}; rename it to step-{of_step:08d}")
+    return Checkpoint(folder, step, sums[WEIGHTS], weights)
 
 
 def has_final(config: Config) -> bool:

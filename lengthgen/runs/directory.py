@@ -6,7 +6,8 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import Unreadable, is_there, names_in, replace_file, utf8, write_rows
+from lengthgen.files import Unreadable, is_there, names_in, reading, replace_file, utf8, write_rows
 from lengthgen.runs.status import read_of_run
 
 if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without it
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without
     from lengthgen.data.corpora import TokenizedCorpus
     from lengthgen.data.sources import Source
 
+TRACES = ("config.yaml", "env.json", "train.jsonl", "eval.jsonl", "checkpoints")  # of a run
 LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors scipy matplotlib"
 
 
@@ -39,19 +41,40 @@ def write_config(config: Config, run_dir: Path, plugins: Sequence[Plugin] = ()) 
     replace_file(run_dir / "config.yaml", text.encode())
 
 
+@contextmanager
+def or_said(run_dir: Path, what: str, say: Callable[[str], None] | None) -> Generator[None]:
+    """Says in one line why a run is not `what`, such as shown: an error stops no other run.
+
+    Without `say`, of a run that is alone, it raises a UserError, whatever the error.
+    """
+    try:
+        with reading(run_dir):
+            yield
+    except UserError as error:
+        if say is None:
+            raise
+        say(f"{run_dir} is not {what}: {error}")
+
+
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged."""
     path = run_dir / "config.yaml"
     if path.name not in names_in(run_dir):
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        return from_stored(compose.read_yaml(path))
+        with reading(run_dir):
+            return from_stored(plain_config(run_dir))
     except Unreadable:
         raise
     except UserError as error:
         raise UserError(
             f"{error}; restore {path}, or repeat the lengthgen train command of this run"
         ) from None
+
+
+def plain_config(run_dir: Path) -> dict[str, Any]:
+    """Returns config.yaml as plain values. Raises UserError if it holds none."""
+    return compose.read_yaml(run_dir / "config.yaml", takes_aliases=False)
 
 
 def write_provenance(
@@ -156,9 +179,9 @@ def edited(run_dir: Path, code: Mapping[str, str], *, run: str) -> list[str]:
 
 
 def run_dirs(root: Path) -> list[Path]:
-    """Returns the directories of the runs under a root, by name."""
+    """Returns the directories of the runs under a root, by name, damaged ones too."""
     folders = [root / name for name in names_in(root) if not name.startswith(".")]
-    return [folder for folder in folders if is_there(folder / "config.yaml")]
+    return [folder for folder in folders if any(is_there(folder / name) for name in TRACES)]
 
 
 def find(name: str, root: Path) -> Path:
@@ -183,7 +206,8 @@ def find(name: str, root: Path) -> Path:
 
 def newest_run(root: Path) -> Path:
     """Returns the run that was worked on last. Raises UserError if there is none."""
-    return max(every(root), key=written_at)
+    whole = [path for path in every(root) if is_there(path / "config.yaml")]
+    return max(whole or every(root), key=written_at)
 
 
 def every(root: Path) -> list[Path]:

@@ -12,8 +12,10 @@ from io import IOBase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from pydantic import TypeAdapter
+
 from lengthgen.errors import Diverged, Stopped, UserError, first_line, out_of_memory
-from lengthgen.files import names_in, open_regular, read_rows, sync, write_rows
+from lengthgen.files import at_once, names_in, open_regular, read_rows, sync, write_rows
 from lengthgen.runs.signals import SCHEDULER, handled
 
 State = Literal["running", "stopped", "killed", "failed", "diverged", "done"]
@@ -38,11 +40,11 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         sync(run_dir.parent)
-        file = (run_dir / f".{work}.lock").open("ab")
+        file = open(run_dir / f".{work}.lock", "ab", opener=at_once)  # noqa: SIM115
     except OSError as error:
         raise UserError(
-            f"runtime.root: cannot write {run_dir} ({error.strerror}); free disk space or fix its "
-            "permissions, or give runtime.root=FOLDER"
+            f"runtime.root: cannot write {error.filename} ({error.strerror}); free disk space or "
+            "fix its permissions, or give runtime.root=FOLDER"
         ) from None
     with file:  # whose end is that of the lock
         until = time.monotonic() + 0.5  # longer than is_running takes
@@ -124,9 +126,10 @@ def read_status(run_dir: Path, *, run: str) -> Status:
 
 
 def _read(run_dir: Path, *, run: str) -> Status | None:
-    with suppress(UserError, TypeError, KeyError):
+    with suppress(UserError, ValueError):
         row = read_of_run(run_dir / "status.json", run=run)
-        return Status(**{key: row[key] for key in Status._fields})
+        own = {key: row[key] for key in row.keys() & {*Status._fields}}
+        return TypeAdapter(Status).validate_python(own, strict=True)
     return None
 
 

@@ -13,7 +13,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Refused, Stopped, UserError
-from lengthgen.files import append_rows, read_rows, write_rows
+from lengthgen.files import append_rows, read_rows, reading, write_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, devices, directory, signals
@@ -130,13 +130,14 @@ def _resume(state: TrainingState, *, say: Callable[[str], None]) -> None:
     config = state.config
     checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
     if checkpoint is not None:
-        trainer = checkpoint.trainer_state()
-        state.model.load_state_dict(checkpoint.weights)
-        for optimizer, kept in zip(state.optimizers, trainer["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
-        state.step, (nats, state.n_targets) = checkpoint.step, trainer["unlogged"]
-        state.nats = torch.full_like(state.nats, nats)
-        state.model.carry_on(trainer["carried"])
+        with reading(checkpoint.folder):
+            trainer = checkpoint.trainer_state()
+            state.model.load_state_dict(checkpoint.weights)
+            for optimizer, kept in zip(state.optimizers, trainer["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
+            state.step, (nats, state.n_targets) = checkpoint.step, trainer["unlogged"]
+            state.nats = torch.full_like(state.nats, nats)
+            state.model.carry_on(trainer["carried"])
         say(f"resuming after step {checkpoint.step} of {config.train.steps}")
 
 

@@ -16,6 +16,7 @@ import torch
 import yaml
 from commands import Ran, Shell, here, one_run
 from small import SMALL
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from lengthgen.cli import evaluate
 from lengthgen.config.schema import from_stored
@@ -89,7 +90,7 @@ def test_the_configuration_is_printed_as_yaml_of_that_run(shell: Shell, run_id: 
         ("train --gpus", "Option '--gpus' requires an argument."),
         ("list", "list: what? schemes, variants, models, "),
         ("list shcemes", "list: no such kind 'shcemes'; did you mean schemes?"),
-        ("list runs runtime.root=2024", "runtime.root: 2024 is no folder; quote it: runt"),
+        ("list runs runtime.root=true", "runtime.root: True is no folder; quote it: runt"),
         ("list runs somewhere", "somewhere: list takes KEY=VALUE of runs alone; drop it"),
         ("rm", "rm: name the runs that are to go; lengthgen list runs shows them"),
         ("rm some-run", "some-run: no such run in runs; "),
@@ -119,6 +120,19 @@ def test_what_cannot_be_evaluated_is_one_line(
     shell: Shell, run_id: str, words: str, said: str
 ) -> None:
     assert said in shell.refused("eval", *shlex.split(words))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["train", "scheme=no_such"], ["train", "--no-such"]])
+def test_a_mistake_under_torchrun_is_one_line_of_what_it_shows(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert commands.run("-m", "lengthgen", *words)[:] == (2, "", "")
+    failure = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
+    shown = str(ChildFailedError("lengthgen", {0: failure}))
+    assert "no" in shown
+    assert "Traceback" not in shown
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(shell: Shell, tmp_path: Path) -> None:

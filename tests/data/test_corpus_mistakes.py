@@ -256,7 +256,7 @@ def test_of_a_folder_that_was_written_twice_the_last_write_is_read(tmp_path: Pat
         assert words(path) == {"new"}
         assert sum(map(len, read_all(files(path)))) == 40
     splits = {"train": saved(40, "old"), "validation": saved(9, "old"), "more": saved(9, "old")}
-    datasets.DatasetDict(splits).save_to_disk(both)
+    datasets.DatasetDict(**splits).save_to_disk(both)
     datasets.DatasetDict({"train": saved(40, "new")}).save_to_disk(both)
     assert words(both) == {"new"}
     (shard, *_) = one.glob("*.arrow")

@@ -189,6 +189,8 @@ def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
     last: Any = lengthgen.results(run_dir).set_index(key)["loss"]
     assert losses[1024].equals(last)
     assert len(losses) == 4 * len(last)
+    write_rows(log, [row | {"weights": "0" * 64} for row in rows_of(log)])  # of a twin
+    assert set(lengthgen.results(run_dir, checkpoints=True)["tokens"]) == {1024}
 
 
 def test_without_such_a_checkpoint_nothing_is_evaluated(

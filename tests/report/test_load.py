@@ -14,6 +14,7 @@ import pytest
 from frames import frame, write_run
 from pyarrow import parquet
 
+from lengthgen.cli.lists import record, table
 from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
 from lengthgen.files import append_rows, read_rows, write_rows
@@ -126,6 +127,12 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     write_rows(path / "eval.jsonl", rows)
 
 
+# Nine lists of nine of the list before: 2.4 KB that are 4e8 words.
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+
+
 def unreadable(path: Path) -> None:
     """Makes a path raise OSError, for root too."""
     path.rename(path.with_name(f".{path.name}"))
@@ -144,8 +151,18 @@ def unreadable(path: Path) -> None:
         (lambda path: (path / "eval.jsonl").unlink(), "its training is stopped"),
         (lambda path: (path / "env.json").write_text("[]\n"), "env.json"),
         (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),
-        (lambda path: rewrite(path, lambda row: row.update(length="x")), "'x'"),
-        (lambda path: rewrite(path, lambda row: row.pop("train_length")), "are damaged"),
+        (
+            lambda path: rewrite(path, lambda row: row.update(length="x")),
+            "jsonl:2: damaged row, length",
+        ),
+        (lambda path: rewrite(path, lambda row: row.update(nats="3.0")), "damaged row, nats: "),
+        (lambda path: rewrite(path, lambda row: row.update(n_tokens=0)), "damaged row, n_tokens: "),
+        (lambda path: (path / "config.yaml").unlink(), "it has no config.yaml"),
+        (lambda path: (path / "config.yaml").write_text(BOMB), "config.yaml: cannot be read"),
+        (
+            lambda path: rewrite(path, lambda row: row.pop("train_length")),
+            "train_length: Field required",
+        ),
     ],
 )
 def test_a_run_that_cannot_be_shown_is_one_line_and_the_others_are_shown(
@@ -199,7 +216,8 @@ def test_a_bit_that_flips_in_the_saved_rows_changes_no_number(tmp_path: Path) ->
     group = parquet.ParquetFile(tmp_path / ROWS).metadata.row_group(0)
     nats = group.column(COLUMNS.index("nats"))
     first, refused = nats.dictionary_page_offset or nats.data_page_offset, 0
-    for at in range(first, first + nats.total_compressed_size):
+    places = range(first, first + nats.total_compressed_size)
+    for at in (*places, *range(len(content) - 900, len(content), 9)):  # the footer too
         (tmp_path / ROWS).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         try:
             assert loaded(tmp_path)[0]["nats"].tolist() == before["nats"].tolist()
@@ -222,3 +240,32 @@ def test_a_run_that_diverged_in_training_has_the_cells_of_another_seed(tmp_path:
     losses = findings(rows).query("quantity == 'loss'")
     assert losses["value"].tolist() == [math.inf, math.inf]
     assert set(losses["n_seeds"]) == {2}
+
+
+WRONG = ["text", "3", 0, -1, math.inf, None, [], {}, True, 0.5, 10**400]
+
+
+@pytest.mark.parametrize("name", ["eval.jsonl", "train.jsonl", "env.json", "DONE", "status.json"])
+def test_no_value_of_a_row_hides_another_run_from_list_or_report(name: str, tmp_path: Path) -> None:
+    """Each value of the last row of a file becomes one of WRONG, or goes; checksums fit."""
+    victim, other = (write_run(tmp_path, seed=s, losses=LOSSES) for s in (1, 2))
+    if name != "eval.jsonl":
+        write_rows(victim / name, [ROWS_OF[name] | {"run": victim.name}])
+    rows = read_rows(victim / name)
+    for i, key in enumerate(sorted(rows[-1].keys() - {"run"})):
+        for changed in [{**rows[-1], key: value} for value in (WRONG[i % len(WRONG)], "GONE")]:
+            kept = {k: x for k, x in changed.items() if x != "GONE"}
+            write_rows(victim / name, [*rows[:-1], kept])
+            listed = [record(path) for path in directory.run_dirs(tmp_path)]
+            assert [row["run"] for row in listed] == [victim.name, other.name]
+            assert len(table(listed)[1]) == 2
+            assert other.name in set(loaded(tmp_path)[0]["run"])
+
+
+ROWS_OF: dict[str, dict[str, Any]] = {
+    "train.jsonl": {"train/step": 1, "train/tokens": 9, "train/tokens_per_s": 3.0}
+    | {"train/peak_mib": 100.0, "train/loss": 3.0},
+    "env.json": {"argv": ["lengthgen", "train"], "n_parameters": 9, "commit": "0"},
+    "DONE": {"weights": None},
+    "status.json": status.Status("done", evaluated="0", host="here", pid=1)._asdict(),
+}

@@ -53,6 +53,15 @@ def test_rows_are_read_back_unchanged_and_what_a_killed_writer_left_is_cut(
         assert read_rows(path) == complete + after
 
 
+def test_what_killed_writers_left_goes_with_the_next_write(tmp_path: Path) -> None:
+    ended, living = tmp_path / ".a.json.999999999.tmp", tmp_path / f".a.json.{os.getppid()}.tmp"
+    others = [tmp_path / ".b.json.999999999.tmp", tmp_path / ".a.json.old.tmp", living]
+    for file in (ended, *others):
+        file.write_bytes(b"{")
+    replace_file(tmp_path / "a.json", b"{}")
+    assert {*tmp_path.iterdir()} == {tmp_path / "a.json", *others}
+
+
 EDITED = b'{"train/step": 2, "crc32": "0a0a0a0a"}'
 
 

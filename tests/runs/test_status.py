@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,7 +56,23 @@ def test_a_run_whose_process_died_was_killed(tmp_path: Path) -> None:
     assert f"process {os.getpid()} on " in str(reason)
 
 
-@pytest.mark.parametrize("damage", ["", "[]\n", '{"run": "rope", "stat": "done"}\n'])
+@pytest.mark.parametrize("work", ["train", "eval"])
+def test_a_pipe_in_place_of_a_lock_is_refused_at_once(tmp_path: Path, work: str) -> None:
+    os.mkfifo(tmp_path / f".{work}.lock")
+    refused = pytest.raises(UserError, match=rf"cannot write .*/\.{work}\.lock")
+    with refused, status.run_lock(tmp_path, work):
+        pass
+    assert not status.is_running(tmp_path)
+
+
+STATUS = {"run": "rope", "state": "failed", "reason": "why", "evaluated": None, "pid": 1}
+WRONG = [("state", 3), ("state", "odd"), ("reason", 1), ("evaluated", []), ("pid", "1")]
+DAMAGES = ["", "[]\n", '{"run": "rope", "stat": "done"}\n'] + [
+    json.dumps({**STATUS, key: value}) + "\n" for key, value in WRONG
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_status_leaves_what_else_the_run_says(tmp_path: Path, damage: str) -> None:
     (tmp_path / "status.json").write_text(damage)
     assert said(tmp_path) == ("stopped", None)

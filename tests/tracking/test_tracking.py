@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import wandb
+import yaml
 from commands import Shell, here, one_run, run
 from repository import PYTHONPATH, ROOT, TELLING
 from small import SMALL
@@ -190,6 +191,32 @@ def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
     assert (run["groupName"], run["jobType"], run["notes"]) == ("many", "pilot", "a note")
     assert run["entity"] == "us"
     assert list((tmp_path / "there/wandb").glob("run-*"))
+
+
+FOREIGN = {"wandb": "online", "wandb_entity": "theirs", "wandb_project": "theirs"}
+FOREIGN |= {"wandb_name": "theirs", "wandb_group": "theirs", "wandb_checkpoint": True}
+
+
+@pytest.mark.parametrize("mode", ["", "off", "offline"])
+def test_the_file_of_a_run_sends_nothing_and_nowhere(
+    trained: Path, backend: WandbBackend, mode: str
+) -> None:
+    run_dir, root = one_run(trained), f"runtime.root={trained}"
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    config["runtime"] |= FOREIGN | ({"wandb": mode} if mode else {})
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
+    said("eval", root, "--lengths", "48")
+    sent = [run.variables for run in backend.runs.values()]
+    assert len(sent) == (not mode)
+    assert not [run for run in sent if "theirs" in run.values()]
+    said("eval", root, "--lengths", "24", "runtime.wandb_project=ours", "runtime.wandb=auto")
+    push(trained, "--again")
+    said("train", "--from", str(run_dir), "seed=2", root, "runtime.wandb=online")
+    sent = [run.variables for run in backend.runs.values()]
+    assert len(sent) == 3
+    assert "ours" in [run["project"] for run in sent]
+    assert not [run for run in sent if "theirs" in run.values()]
+    assert not any("model.safetensors" in run.files for run in backend.runs.values())
 
 
 def stored_offline(run_dir: Path) -> list[int]:
