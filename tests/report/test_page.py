@@ -104,6 +104,9 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
     places = [page.index(text) for text in order]
     assert places == sorted(places)
     assert "rope is harmed by context beyond T: perplexity" in page
+    coloured = re.findall(r'<td class=" (\w*)">(\w+)\*', page)  # also where it holds jointly
+    assert coloured
+    assert all(colour == word for colour, word in coloured)
 
 
 @pytest.mark.parametrize(
