@@ -27,17 +27,20 @@ import lengthgen
 from lengthgen.experiment import resolve
 
 TARGETS = 128
-SHAPE = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9}
-SHAPE |= {"num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152}
-OURS = ("model=llama_tiny", "model.d_model=576", "model.n_layers=30", "model.n_heads=9")
-OURS += ("model.n_kv_heads=3", "model.d_ff=1536", "scheme=rope", "scheme.parts.rope.base=100000")
+SHAPE = {
+    **{"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9},
+    **{"num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152},
+}
+OURS = (
+    *("model=llama_tiny", "model.d_model=576", "model.n_layers=30", "model.n_heads=9"),
+    *("model.n_kv_heads=3", "model.d_ff=1536", "scheme=rope", "scheme.parts.rope.base=100000"),
+)
 SMALL = {**SHAPE, "hidden_size": 252, "num_hidden_layers": 4, "vocab_size": 4096}
 
 
 def llama(shape: dict[str, int], longest: int) -> Any:
-    config = transformers.LlamaConfig(
-        **shape, max_position_embeddings=longest, rope_theta=100000.0, tie_word_embeddings=True
-    )
+    others: dict[str, Any] = {"rope_theta": 100000.0, "tie_word_embeddings": True}
+    config = transformers.LlamaConfig(**shape, max_position_embeddings=longest, **others)
     return transformers.LlamaForCausalLM(config).eval()
 
 
@@ -105,7 +108,7 @@ def compared(lengths: Sequence[int], rounds: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lengths", default="2048,8192")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()

@@ -229,12 +229,13 @@ def archive(content: bytes) -> bytes:
     ("content", "why"),
     [
         (long_window(b'{"text": "A"}\n'), "is zstd with a window above 128 MB"),
-        (gzip.compress(archive(b"A")), "is an archive of tar; unpack it"),
+        (gzip.compress(archive(b"A"), mtime=0), "is an archive of tar; unpack it"),
         (b"PK\3\4\x14\0", "is an archive of zip; unpack it"),
         (b"7z\xbc\xaf\x27\x1c\0", "is an archive of 7-Zip; unpack it"),
         (b"Rar!\x1a\7\0", "is an archive of RAR; unpack it"),
         (b"\xfe\0\1\2\0" * 99, "is binary whatever its name says"),
     ],
+    ids=["zstd", "tar", "zip", "7z", "rar", "binary"],
 )
 def test_what_cannot_be_read_is_named_as_what_it_is(
     tmp_path: Path, content: bytes, why: str

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -145,9 +146,9 @@ def test_a_point_that_another_sweep_settles_meanwhile_is_not_trained_again() -> 
         if line == "seed=1: running":
             begun(second, Status("diverged", reason=why))
 
-    shown = list[list[str]]()
-    look = {"say": meanwhile, "show": lambda lines: shown.append([*lines])}
-    ended = local.run([first, second], [Slot(1, ())], gpus=None, **look)
+    shown = list[Sequence[str]]()
+    places = [Slot(1, ())]
+    ended = local.run([first, second], places, gpus=None, say=meanwhile, show=shown.append)
     assert ended == {first.run_id: PointState("done"), second.run_id: PointState("diverged", why)}
     of_runs = {line for lines in shown for line in lines[:-1]}
     assert {line.split()[1] for line in of_runs if "/" in line} >= {"train"}

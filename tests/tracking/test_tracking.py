@@ -193,8 +193,10 @@ def test_the_variables_of_wandb_are_honoured_unless_a_key_says_otherwise(
     assert list((tmp_path / "there/wandb").glob("run-*"))
 
 
-FOREIGN = {"wandb": "online", "wandb_entity": "theirs", "wandb_project": "theirs"}
-FOREIGN |= {"wandb_name": "theirs", "wandb_group": "theirs", "wandb_checkpoint": True}
+FOREIGN = {
+    **{"wandb": "online", "wandb_entity": "theirs", "wandb_project": "theirs"},
+    **{"wandb_name": "theirs", "wandb_group": "theirs", "wandb_checkpoint": True},
+}
 
 
 @pytest.mark.parametrize("mode", ["", "off", "offline"])
