@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.report import figures, over_training, style
+from lengthgen.report import figures, style
 from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings
-from lengthgen.report.statistics import over_training as found_over_training
 from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]
@@ -43,12 +42,6 @@ def hero() -> Figure | None:
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
     title = "Trained on 512 tokens: KERPLE gains, RoPE and ALiBi are harmed"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
-
-
-def budget(draw: Callable[[pd.DataFrame], Figure | None]) -> Figure | None:
-    """Draws what the kept checkpoints of the plain schemes show over training tokens."""
-    selection = select(load_rows([ROOT / "results" / "plain"], checkpoints=True))[0]
-    return draw(over_training.training_points(found_over_training(selection)))
 
 
 @style.styled()
@@ -96,8 +89,7 @@ def accuracy(name: str, task: str) -> Figure | None:
 
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
-    **{"hero": hero, "budget-loss": partial(budget, over_training.losses)},
-    **{"budget-gain": partial(budget, over_training.gains), "smollm2": smollm2},
+    **{"hero": hero, "smollm2": smollm2},
     "accuracy-copy": partial(accuracy, "tasks", "copy"),
     "encoders-copy": partial(accuracy, "encoder_decoder", "copy"),
 }

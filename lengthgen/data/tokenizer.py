@@ -244,7 +244,8 @@ def is_sentencepiece(tokenizer: tokenizers.Tokenizer) -> bool:
 
 def prepends_blank(tokenizer: tokenizers.Tokenizer) -> bool:
     """True for a SentencePiece that puts a blank before a text."""
-    return tokenizer.encode("a", add_special_tokens=False).tokens[0].startswith(BLANK)
+    first = tokenizer.encode("a", add_special_tokens=False).tokens[:1]  # none of some characters
+    return "".join(first).startswith(BLANK)
 
 
 def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:

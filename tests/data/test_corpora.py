@@ -21,7 +21,7 @@ from lengthgen.errors import UserError
 CLIENT = """
 import os, sys
 from pathlib import Path
-from small_corpora import corpora, files
+from small_corpora import files, load_tokens
 
 def say(message):
     if "tokens of files" in message:

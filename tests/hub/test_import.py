@@ -283,6 +283,7 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     ours = logits(load_exported(tmp_path / "export")[0], some_tokens(T))
     assert torch.equal(ours, logits(our_model(run_dir), some_tokens(T)))
     further = ["train.tokens=64", "train.length=16", "train.batch_tokens=32", "eval.lengths=[16]"]
+    further.append("eval.precision=fp32")  # an import has that of this machine
     config_dir = f"--config-dir={run_dir / 'conf'}"
     ran = here("train", config_dir, *TEXT, "study=theirs_v1", root, *further)
     given = compose.read_yaml(run_dir / "conf/study/theirs_v1.yaml")["train"]

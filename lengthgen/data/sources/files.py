@@ -60,7 +60,8 @@ class Files(Source):
         """The files of training and of validation; none in the latter if the rule must split."""
         path, held_out, key = self.path, self.validation_path, "corpus.validation_path"
         folder = os.path.expanduser(str(path))
-        if held_out is None and _is_split(Path(folder, "validation")):
+        is_folder = isinstance(path, str)
+        if held_out is None and is_folder and _is_split(Path(folder, "validation")):
             held_out, key = f"{folder}/validation", "corpus.path"
             path = f"{folder}/train" if _is_split(Path(folder, "train")) else path
         elif held_out is None:
