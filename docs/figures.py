@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.report import figures, style
+from lengthgen.report import figures, over_training, style
 from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings
+from lengthgen.report.statistics import over_training as known_over_training
 from lengthgen.tasks import report as tasks
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,14 @@ def hero() -> Figure | None:
     crop = crop.assign(series="RoPE, last 512 tokens", reference=False)
     title = "Trained on 512 tokens: KERPLE gains, RoPE and ALiBi are harmed"
     return figures.curve(pd.concat([found, crop]), title=title, width=6.0)  # legible on a phone
+
+
+def budget() -> Figure | None:
+    """Draws the gains of plain schemes beyond T over training tokens, of their kept checkpoints."""
+    selection = select(load_rows([ROOT / "results" / "plain"], checkpoints=True))[0]
+    shown = over_training.training_points(known_over_training(selection))
+    several = shown.groupby("length")["tokens"].transform("nunique") > 1
+    return over_training.gains(shown[several])
 
 
 @style.styled()
@@ -89,7 +98,7 @@ def accuracy(name: str, task: str) -> Figure | None:
 
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
-    **{"hero": hero, "smollm2": smollm2},
+    **{"hero": hero, "budget": budget, "smollm2": smollm2},
     "accuracy-copy": partial(accuracy, "tasks", "copy"),
     "encoders-copy": partial(accuracy, "encoder_decoder", "copy"),
 }
