@@ -1,4 +1,4 @@
-"""An experiment: words become objects here, and below nobody looks a name up again.
+"""An experiment: names are resolved into objects here, and in no other place.
 
 torch and what needs it are imported where the objects are made: a typo is answered before.
 """

@@ -29,6 +29,11 @@ class Screen(Console):
         )
         self.is_jupyter = False  # each line would be an output of its own in a notebook
 
+    @property
+    def is_live(self) -> bool:
+        """True where lines that were written can be renewed."""
+        return self.is_terminal and not self.is_dumb_terminal and not self.quiet
+
     def on_broken_pipe(self) -> None:
         """Prints nothing from now on; rich would end the program."""
         self.quiet = True
@@ -86,8 +91,7 @@ class Progress:
             get_time=lambda: time.monotonic(),
         )
         self._bar.add_task(visible(task), total=total, completed=done, numbers="")
-        screen = self._console
-        self._has_bar = screen.is_terminal and not screen.is_dumb_terminal and not screen.quiet
+        self._has_bar = self._console.is_live
         if self._has_bar:
             self._bar.start()
         else:
@@ -138,9 +142,8 @@ class Board:
         self._screen = Screen(file)
         self._seconds_between_lines = seconds_between_lines
         self._shown = time.monotonic()
-        has_lines = self._screen.is_terminal and not self._screen.is_dumb_terminal
-        screen = self._screen
-        self._live = Live(console=screen, auto_refresh=False, transient=True) if has_lines else None
+        live = Live(console=self._screen, auto_refresh=False, transient=True)
+        self._live = live if self._screen.is_live else None
 
     def __enter__(self) -> Self:
         if self._live:

@@ -207,25 +207,28 @@ def missing(claim: Mapping[str, Any]) -> str:
 
 def decided_at_once(claims: Sequence[Mapping[str, Any]]) -> set[tuple[int, str]]:
     """Returns the statements, with the place of their claim, that hold or fail all at once."""
-    tested = ((i, claim) for i, claim in enumerate(claims) if not missing(claim))
+    tested = ((i, claim) for i, claim in enumerate(claims) if not claim["untested"])
     made = [(i, statement) for i, claim in tested for statement in claim["here"]]
     return holm(made, lambda of, n: judged(of[1], claims[of[0]], n)[1] is not None)
 
 
 def page(claims: Mapping[str, Any]) -> str:
     """Returns the whole page."""
-    sections = claims["sections"]
-    every = [{"study": s["study"], **claim} for s in sections for claim in s["claims"]]
-    n = sum(len(claim["here"]) for claim in every if not missing(claim))
+    sections: list[dict[str, Any]] = []
+    for section in claims["sections"]:
+        of_study = [{"study": section["study"], **claim} for claim in section["claims"]]
+        placed_claims = [{**claim, "untested": missing(claim)} for claim in of_study]
+        sections.append({**section, "claims": placed_claims})
+    every = [claim for section in sections for claim in section["claims"]]
+    n = sum(len(claim["here"]) for claim in every if not claim["untested"])
     by_chance = f"about {n / 20:.0f} would be decided if every value lay on its bound"
     text = "# Published claims, and what the committed studies show\n\n"
     text += f"{claims['introduction']} Of {n} statements {by_chance}.\n"
     for section in sections:
         lines = ["| claim | source | published | here | verdict |", "|---|---|---|---|---|"]
-        placed_claims = [{"study": section["study"], **claim} for claim in section["claims"]]
-        at_once = decided_at_once(placed_claims)
-        for i, claim in enumerate(placed_claims):
-            here, word = missing(claim), "not tested"
+        at_once = decided_at_once(section["claims"])
+        for i, claim in enumerate(section["claims"]):
+            here, word = claim["untested"], "not tested"
             if not here:
                 found = [(*judged(s, claim), "\\*" * ((i, s) in at_once)) for s in claim["here"]]
                 here = "; ".join(f"{shown}{star}" for shown, _, star in found)

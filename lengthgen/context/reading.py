@@ -35,7 +35,7 @@ def read_answers(
 ) -> list[Answer]:
     """Returns the answers to the texts, in their order, the same for any number of processes.
 
-    A forward pass reads texts of one length; `advance` is told what each of them costs.
+    A forward pass reads texts of one length; `advance` receives the cost of each.
     """
     batches: list[list[int]] = []
     for i in sorted(range(len(texts)), key=lambda i: len(texts[i].tokens_T)):

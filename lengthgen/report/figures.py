@@ -46,7 +46,7 @@ class Across(NamedTuple):
 
     name: str
     draw: Callable[[Axes, pd.DataFrame, float | None], None]  # of lines; T where it has no name
-    told: Callable[[float], str] | None = None  # how a line says where it ends early
+    format_end: Callable[[float], str] | None = None  # of the place where a line ends early
     marker: str = ""  # of each value
 
 
@@ -243,7 +243,7 @@ def draw_lines(
             axes.tick_params(labelsize=FONT_SIZE - 3, labelbottom=i >= len(panels) - COLUMNS)
             name = textwrap.fill(escaping.visible(name), 26)
         else:
-            style.label_ends(axes, _ends(panel, styles, across.told))
+            style.label_ends(axes, _ends(panel, styles, across.format_end))
         if len(panels) > 1:
             axes.set_title(name, loc="left", fontsize=FONT_SIZE - 2 * is_small, pad=3)
     for axes in grid[len(panels) :]:
@@ -254,15 +254,15 @@ def draw_lines(
 
 
 def _ends(
-    panel: pd.DataFrame, styles: Mapping[str, Style], told: Callable[[float], str] | None
+    panel: pd.DataFrame, styles: Mapping[str, Style], format_end: Callable[[float], str] | None
 ) -> list[LineEnd]:
     """Returns the names of lines without T, which the panel has, and where a line ends early."""
     ends: list[LineEnd] = []
     for last in panel[~panel["reference"]].drop_duplicates("series", keep="last").itertuples():
         T = f"T={last.train_length}"
         text = last.series.replace(f" ({T})", "").replace(f"({T}, ", "(")
-        if told and last.length < panel["length"].max():
-            text += f" (to {told(last.length)})"
+        if format_end and last.length < panel["length"].max():
+            text += f" (to {format_end(last.length)})"
         ends.append(LineEnd(last.value, text, styles[last.series]["color"]))
     return ends
 

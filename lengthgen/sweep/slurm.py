@@ -127,8 +127,10 @@ def check_available() -> None:
 def submit(
     points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
 ) -> None:
-    """Submits all points as job arrays, and writes into each run directory which job owns it."""
-    check_available()
+    """Submits all points as job arrays, and writes into each run directory which job owns it.
+
+    `check_available` comes first.
+    """
     import submitit
     from submitit.core.utils import FailedJobError
     from submitit.helpers import clean_env
