@@ -21,6 +21,7 @@ from lengthgen.data.windows import position_bins
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report import style
 from lengthgen.report.series import short
+from lengthgen.report.statistics import shown_number
 from lengthgen.report.style import FONT_SIZE, GREY, LineEnd, styled
 from lengthgen.schemes.registry import WELL_KNOWN
 
@@ -34,10 +35,11 @@ PANELS: Mapping[str, Callable[[float], str]] = {
     "times_T": lambda n: f"at {n:g}T",
 }
 NAME = 40  # characters beside a line that a panel has room for
+NARROW = 5.6  # inches of a figure that a phone shows whole
 NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
 Style = Mapping[str, Any]
-Colours = Mapping[str, str]  # by series
+Colours = Mapping[str, str]  # by series, in the order of the tables
 Scale = Callable[[Axes], None]  # sets limits and ticks of y
 
 
@@ -67,14 +69,18 @@ def curve(
     title: str = "",
     width: float = style.WIDTH,
     colours: Colours | None = None,
+    each: bool = False,
 ) -> Figure | None:
     """Draws perplexity over context length; references are thin, in the colour of their scheme.
 
     `width`, in inches, is that of a single panel. `colours`, here and below: those of series in all
-    figures of a report.
+    figures of a report. `each`: of many series in small multiples, None of few.
     """
     rows = _finite(findings, "loss")
-    rows = _drawn(rows[rows.groupby("series")["length"].transform("size") > 1])
+    rows = rows[rows.groupby("series")["length"].transform("size") > 1]
+    if each and not is_many(rows):
+        return None
+    rows = _drawn(rows)
     rows = rows.assign(value=np.exp(rows["value"].clip(upper=80)), **NO_BAND)
     least, most = rows["value"].min(), rows["value"].max()
 
@@ -88,7 +94,51 @@ def curve(
     what += "; dotted: last T tokens only" * bool((rows["variant"] == LAST_T).any())
     what += f"; dashed: {', '.join(variants)}" if variants else ""
     title = title or f"Perplexity {what}"
-    return draw_lines(rows, scale, title, unit="perplexity", width=width, colours=colours)
+    look: Any = {"width": width, "colours": colours, "each": each}
+    return draw_lines(rows, scale, title, unit="perplexity", **look)
+
+
+@styled()
+def dots(
+    findings: pd.DataFrame, lengths: Mapping[str, int], last: int, *, colours: Colours
+) -> Figure | None:
+    """Draws perplexity at T and at the length `last` of many series, as the tables are sorted.
+
+    `lengths`: T of each series. A value beyond FAILED times the least is written at the edge. None
+    of few series, whose lines can be told apart.
+    """
+    losses = _finite(findings, "loss")
+    losses = losses[~losses["reference"]].set_index(["series", "length"])["value"]
+    ppl = np.exp(losses.clip(upper=80)).to_dict()
+    names = [name for name in colours if (name, last) in ppl and last > lengths.get(name, last)]
+    if len(names) <= style.MAX_LINES:
+        return None
+    at_T = {name: ppl.get((name, lengths[name]), math.nan) for name in names}
+    shown = [*(ppl[name, last] for name in names), *at_T.values()]
+    least = np.nanmin(shown)
+    edge = min(np.nanmax(shown), FAILED * least)
+    title = f"Perplexity at T (open) and at {short(last)} (filled), sorted by the latter"
+    drawn = style.new_figure(title, width=NARROW, height=0.7 + 0.23 * len(names))
+    axes = drawn.subplots()
+    for y, name in enumerate(names):
+        start, end, look = at_T[name], min(ppl[name, last], edge), {"color": colours[name]}
+        axes.plot([start, end], [y, y], linewidth=1.2, **look)
+        axes.plot(start, y, "o", markersize=5, markerfacecolor="white", **look)
+        axes.plot(end, y, "o" if end == ppl[name, last] else ">", markersize=6, **look)
+        place: dict[str, Any] = {"va": "center", "size": FONT_SIZE - 1.5, **look}
+        text = shown_number(ppl[name, last])
+        axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), **place)
+    axes.set_xlim(least / 1.2, edge * 1.2)
+    style.log_axis(axes, "x")
+    names = [textwrap.shorten(escaping.visible(name), NAME, placeholder="...") for name in names]
+    axes.set_yticks(range(len(names)), names, fontsize=FONT_SIZE - 1)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", color="0.92", zorder=0)
+    axes.set_axisbelow(True)
+    drawn.supxlabel("perplexity", fontsize=FONT_SIZE)
+    return drawn
 
 
 def cropped(findings: pd.DataFrame, bases: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -181,15 +231,15 @@ def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
     return rows.sort_values(["series", "length"])
 
 
-def _is_small(rows: pd.DataFrame, by: str = "train_length") -> bool:
-    """True if there are more lines than an axes holds."""
+def is_many(rows: pd.DataFrame, by: str = "train_length") -> bool:
+    """True if there are more lines than an axes can name."""
     own = rows[~rows["reference"]]
     return bool(own.groupby(by)["series"].nunique().max() > style.MAX_LINES)
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns the rows without the variants for reference where there are small multiples."""
-    return rows.loc[~rows["reference"] | (rows["variant"] == LAST_T) | (not _is_small(rows))]
+    """Returns the rows without the variants for reference where there are many lines."""
+    return rows.loc[~rows["reference"] | (rows["variant"] == LAST_T) | (not is_many(rows))]
 
 
 def draw_lines(
@@ -202,22 +252,30 @@ def draw_lines(
     by: str = "train_length",
     width: float = style.WIDTH,
     colours: Colours | None,
+    each: bool = True,
 ) -> Figure | None:
     """Draws lines over the column `length`: a panel for each value of `by`, or small multiples.
 
-    Those are of many lines. A band is drawn from low to high where there are any.
+    Those are of many lines; with `each` false their first MAX_LINES are named, the others grey. A
+    band is drawn from low to high where there are any.
     """
     if rows.empty:
         return None
     own = rows[~rows["reference"]]
+    last = own.drop_duplicates("series", keep="last").sort_values("value")
+    order = [name for name in colours or last["series"] if name in {*last["series"]}]
     known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
-    if is_small := _is_small(rows, by):
-        last = own.drop_duplicates("series", keep="last").sort_values("value")
-        panels = {
-            name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in last["series"]
-        }
+    grey = known.iloc[:0]
+    if is_small := each and is_many(rows, by):
+        panels = {name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in order}
+        grey = known
         title += f"; grey: {', '.join(known['series'].unique())}" if len(known) else ""
     else:
+        if is_many(rows, by):
+            grey = own[own["series"].isin(order[style.MAX_LINES :])]
+            named = order[: style.MAX_LINES]
+            rows = rows[rows["series"].isin([*named, *(f"{name}, {LAST_T}" for name in named)])]
+            title += f"; grey: the other {len(order) - len(named)}"
         panels = {PANELS[by](value): own for value, own in rows.groupby(by)}
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
@@ -228,7 +286,7 @@ def draw_lines(
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
     styles = line_styles(rows, series_colours(rows) if colours is None else colours)
     for i, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
-        for _, other in known.groupby("series") if is_small else ():
+        for _, other in grey.groupby("series"):
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
         for series, line in panel.groupby("series"):
             solid = {"linestyle": "-"} if is_small and series == name else {}

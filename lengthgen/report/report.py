@@ -21,6 +21,7 @@ from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
 from lengthgen.report import figures, tables
 from lengthgen.report import over_training as training
+from lengthgen.report.figures import Colours
 from lengthgen.report.load import MANIFEST, ROWS, is_last, load_rows, only, save_rows
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import curves, findings, over_training, unchanged
@@ -78,37 +79,51 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
         if len(of_texts) == len(rows):
             raise
         lost = [str(error)]  # and tasks alone are shown
-    shared: Any = {"lengths": lengths, "schemes": {*rows["scheme"]}, "alone": len(texts) == 1}
     made = list[ReportSection | None]()
     for i, text in enumerate(texts, start=1):
-        end = f"-{i}" if i > 1 else ""
-        made += [text_section(text, end, **shared), training_section(text, end, shared["schemes"])]
+        known, end = findings(text.rows), f"-{i}" if i > 1 else ""
+        colours = _colours(text.rows, known, {*rows["scheme"]})
+        made += [
+            text_section(text, known, end, colours, lengths=lengths, alone=len(texts) == 1),
+            training_section(text, end, colours),
+        ]
     last = rows.loc[is_last(rows)]
     made += [make(last) for make in registry.contributed("SECTIONS")]
     return [*(section for section in made if section is not None), method(last, lost)]
 
 
+def _colours(rows: pd.DataFrame, known: pd.DataFrame, schemes: Collection[str]) -> Colours:
+    """Returns the colours of all series, those of tables first and in their order."""
+    order = Numbers(known[known["protocol"] == next(iter(known["protocol"]))]).series
+    colours = figures.series_colours(rows, schemes, unchanged(rows))
+    return {name: colours[name] for name in (*order, *({*colours} - {*order}))}
+
+
 def text_section(
     selection: Selection,
+    known: pd.DataFrame,
     end: str,
+    colours: Colours,
     *,
     lengths: Sequence[int],
-    schemes: Collection[str],
     alone: bool,
 ) -> ReportSection:
     """Returns figures, sentences and tables of runs on one text; names of files have the end.
 
-    `schemes` are those of all sections. `alone`: there is no other text.
+    `known` are its findings. `alone`: there is no other text.
     """
-    known = findings(selection.rows)
     by_protocol = {name: known[known["protocol"] == name] for name in known["protocol"].unique()}
     numbers = {name: Numbers(rows) for name, rows in by_protocol.items()}
     main, *others = by_protocol  # the headline first
     bases = unchanged(selection.rows)
     crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0], bases)
-    look: Any = {"colours": figures.series_colours(selection.rows, schemes, bases)}
+    look: Any = {"colours": colours}
+    lines = partial(figures.curve, pd.concat([by_protocol[main], crops]), **look)
+    own = numbers[main]
     drawings = {
-        "curve": partial(figures.curve, pd.concat([by_protocol[main], crops]), **look),
+        "overview": partial(figures.dots, by_protocol[main], own.T, own.common[-1], **look),
+        "curve": lines,
+        "curve-each": partial(lines, each=True),
         "gain": partial(figures.gain, by_protocol[main], **look),
         "positions": partial(figures.positions, selection.rows, **look),
     }
@@ -141,9 +156,7 @@ def text_section(
     )
 
 
-def training_section(
-    selection: Selection, end: str, schemes: Collection[str]
-) -> ReportSection | None:
+def training_section(selection: Selection, end: str, colours: Colours) -> ReportSection | None:
     """Returns loss at T and gains over training, of series with several checkpoints, if any."""
     if selection.earlier.empty:
         return None
@@ -152,8 +165,7 @@ def training_section(
     shown = training.training_points(known)
     if shown.empty:  # without T
         return None
-    bases = unchanged(selection.rows)
-    look: Any = {"colours": figures.series_colours(selection.rows, schemes, bases)}
+    look: Any = {"colours": colours}
     return ReportSection(
         title=f"Over training: {selection.title}",
         drawings={

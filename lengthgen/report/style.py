@@ -124,17 +124,17 @@ def token_axis(axes: Axes, tokens: Iterable[float]) -> None:
     axes.minorticks_off()
 
 
-def log_axis(axes: Axes) -> None:
-    """Makes y a log axis with round ticks within its limits, written in full."""
-    low, high = axes.get_ylim()
+def log_axis(axes: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Makes y, or x, a log axis with round ticks within its limits, written in full."""
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    low, high = axis.get_view_interval()
     ratios = {8: (1, 1.5, 2, 3, 4, 5, 7), 60: (1, 1.5, 2, 3, 5), 3e4: (1, 3), math.inf: (1,)}
     digits = next(digits for ratio, digits in ratios.items() if high / low < ratio)
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
+    axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
     ticks = LogLocator(subs=digits, numticks=12)
     is_narrow = sum(low <= tick <= high for tick in ticks.tick_values(low, high)) < 3
-    axes.yaxis.set_major_locator(MaxNLocator(5) if is_narrow else ticks)
-    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.10g}" if y < 1e6 else f"{y:.0e}")
+    axis.set_major_locator(MaxNLocator(5) if is_narrow else ticks)
+    axis.set_major_formatter(lambda value, _: f"{value:,.10g}" if value < 1e6 else f"{value:.0e}")
     axes.minorticks_off()
 
 

@@ -4,6 +4,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lengthgen.report import figures
+from lengthgen.report.style import MAX_LINES
 
 Draw = Callable[[pd.DataFrame], Figure | None]
 FLAT = [20.0, 18.0, 16.0, 16.0, 16.0]  # perplexity at LENGTHS
@@ -96,6 +98,29 @@ def test_a_line_goes_through_its_perplexities_and_says_where_it_ends_early() -> 
     line = next(line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
     assert np.allclose(line.get_xdata(), LENGTHS)
     assert np.allclose(line.get_ydata(), STEEP)
+
+
+def test_of_many_series_the_answer_comes_first_and_all_figures_have_the_order_of_the_tables() -> (
+    None
+):
+    order = [f"s{n}" for n in (3, 11, 0, 7, 1, 10, 2, 9, 5, 4, 8, 6)]
+    findings = findings_of({name: [*FLAT[:4], 20.0 + n] for n, name in enumerate(order)})
+    of_all = {"colours": dict.fromkeys(order, "#000000")}
+    T = dict.fromkeys(order, 512)
+    overview = figures.dots(findings, T, 4096, **of_all)
+    assert overview is not None
+    (axes,) = overview.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == order
+    assert [text.get_text() for text in axes.texts] == [f"{20 + n:.2f}" for n in range(12)]
+    (axes,) = panels(drawn(partial(figures.curve, **of_all), findings))
+    ends = sorted(names(axes), key=lambda text: text.get_position()[1])
+    assert [text.get_text() for text in ends] == order[:MAX_LINES]
+    assert len([line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS)]) == 12
+    small = drawn(partial(figures.curve, each=True, **of_all), findings)
+    assert [axes.get_title(loc="left") for axes in panels(small)] == order
+    few = findings[findings["series"].isin(order[:MAX_LINES])]
+    assert figures.dots(few, T, 4096, **of_all) is None
+    assert figures.curve(few, each=True) is None
 
 
 def test_a_model_that_reads_the_last_T_tokens_keeps_its_loss_at_T() -> None:
