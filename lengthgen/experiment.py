@@ -4,6 +4,8 @@ torch and what needs it are imported where the objects are made: a typo is answe
 """
 
 import dataclasses
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -188,7 +190,27 @@ def resolve(
     draft = schema.drafted(words, config_dir=config_dir, plugins=digests)
     if not draft.train.tokens:
         raise UserError("train.tokens=0: nothing would be trained; give a number above 0")
+    begin = draft.train.init_from
+    if isinstance(begin, Path) and re.match(r"[\w.+~]+=", str(begin)):  # words, no folder
+        base = _run_of(str(begin), draft.runtime.root, config_dir=config_dir, plugins=plugins)
+        train = draft.train.model_copy(update={"init_from": base})
+        draft = draft.model_copy(update={"train": train})
     return resolved(draft, files)
+
+
+def _run_of(command: str, root: Path, **options: Any) -> Path:
+    """Returns the run that `lengthgen train COMMAND` has made under a root.
+
+    Raises UserError if there is none, and as `resolve`, which takes the options.
+    """
+    try:
+        run_dir = root / resolve(shlex.split(command), **options).run_id
+    except (UserError, ValueError) as error:  # of shlex: an open quotation mark
+        raise UserError(f"train.init_from: {command}: {error}") from None
+    if not run_dir.exists():
+        remedy = f"first lengthgen train {command}"
+        raise UserError(f"train.init_from: {root} has no {run_dir.name}; {remedy}")
+    return run_dir
 
 
 def of_run(

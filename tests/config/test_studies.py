@@ -100,6 +100,15 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
     assert sum(tokens) == pytest.approx(all_runs, rel=0.03)
 
 
+@pytest.mark.parametrize("name", ["drope", "pi_finetuning"])
+def test_what_it_begins_with_is_a_run_of_the_study_it_names(name: str) -> None:
+    begin = compose.load_choice("study", name)["train"]["init_from"]
+    words = begin.replace("${seed}", "2").split()
+    points = study.expand_study([w for w in words if "seed" not in w], config_dir=None)
+    assert config_of(*words).run_id in [config_of(*point).run_id for point in points]
+    assert " ".join(words[:-1]) in paragraph(name, "Cost").replace("\n", " ")
+
+
 @each
 def test_it_leaves_runtime_to_the_user_and_gives_way_to_the_command_line(name: str) -> None:
     sections = set(compose.load_choice("study", name))

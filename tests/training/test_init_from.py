@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import close, create, small_config
+from small import close, create, small_config, smaller, valid
 from small_corpora import load_tokens
 from trained import rows_of, train, weights_of
 
@@ -74,6 +74,19 @@ def test_a_run_is_named_by_its_first_weights_not_by_their_place(
     root = f"runtime.root={base.parent}"
     for name in (base.name, f"'~/{there.name}'"):
         assert small_config("scheme=t5", f"train.init_from={name}", root).run_id == here.run_id
+
+
+def test_a_run_is_found_by_the_words_that_trained_it(base: Path, tmp_path: Path) -> None:
+    begin = f"train.init_from='{' '.join(smaller('scheme=t5'))}'"
+    second = small_config("scheme=t5", "seed=2")  # a beginning of the run's name would find both
+    shutil.copytree(base, base.parent / second.run_id)
+    there, empty = (f"runtime.root={root}" for root in (base.parent, tmp_path / "empty"))
+    config = valid(smaller("scheme=kerple", begin, there))
+    assert config.run_id == small_config("scheme=kerple", f"train.init_from={base}", there).run_id
+    with pytest.raises(UserError, match=f"has no {base.name}; first lengthgen train model."):
+        valid(smaller("scheme=kerple", begin, empty))
+    with pytest.raises(UserError, match=r"train.init_from: scheme=rop: .*did you mean rope"):
+        valid(smaller("scheme=kerple", "train.init_from='scheme=rop'"))
 
 
 def test_seeds_that_began_with_seeds_of_one_recipe_are_one_series(base: Path) -> None:
