@@ -111,54 +111,47 @@ def _check_outputs(config: Config, model: Transformer, *, where: str) -> None:
             torch.manual_seed(seed)
             return model(tokens_BT, n_last=n, generator=generator)
 
-    def check(equal: bool, why: str) -> None:
-        if not equal:
-            raise UserError(f"{where}: {why}")
+    def check(*compared: tuple[str, torch.Tensor, torch.Tensor], atol: float = 1e-4) -> None:
+        for why, got, expected in compared:  # sums of other lengths are rounded differently
+            if not torch.allclose(got, expected, atol=atol):
+                raise UserError(f"{where}: {why}")
 
-    def near(a: torch.Tensor, b: torch.Tensor, *, atol: float = 1e-5) -> bool:
-        return torch.allclose(a, b, atol=atol)
+    def checked(tokens_BT: torch.Tensor) -> torch.Tensor:
+        whole, other_BT = outputs(tokens_BT), tokens_BT.clone()
+        other_BT[:, -1] = (tokens_BT[:, -1] + 1) % model.embedding.num_embeddings
+        again, seeded, other = outputs(tokens_BT), outputs(tokens_BT, seed=1), outputs(other_BT)
+        later = "an output depends on later tokens; a hook may use none of them"
+        check(
+            ("two equal calls differ; a hook may keep nothing", again, whole),
+            (later, other[:, :-1], whole[:, :-1]),
+            ("outputs are random; draw from c.generator, not the global one", seeded, whole),
+            atol=1e-5,
+        )
+        return whole
 
-    def check_causal(tokens_BT: torch.Tensor, expected: torch.Tensor) -> None:
-        changed_BT = tokens_BT.clone()
-        changed_BT[:, -1] = (tokens_BT[:, -1] + 1) % model.embedding.num_embeddings
-        why = "an output depends on later tokens; a hook may use none of them"
-        check(near(outputs(changed_BT)[:, :-1], expected[:, :-1]), why)
-
-    tokens_BT = _tokens(model, min(8, config.train.length))
-    expected = outputs(tokens_BT)
-    check(near(outputs(tokens_BT), expected), "two equal calls differ; a hook may keep nothing")
-    check_causal(tokens_BT, expected)
-    again = outputs(tokens_BT, seed=1)
-    check(near(again, expected), "outputs are random; draw from c.generator, not the global one")
+    checked(tokens_BT := _tokens(model, min(8, config.train.length)))
     model.eval()  # positions that are drawn in training depend on the length of the call
     n = min(BLOCK + 8, max(config.train.length, *config.eval.lengths))
     if n > 8 and model.scheme.unsupported_reason(n) is None:
         tokens_BT = _tokens(model, n)
     n = (tokens_BT.shape[1] + 1) // 2
     with plugin_errors():
-        whole = outputs(tokens_BT)
-        check_causal(tokens_BT, whole)
-        alone = near(outputs(tokens_BT[:1]), whole[:1], atol=1e-4)
-        check(alone, "an output depends on the other texts of a batch; a hook may use none of them")
+        whole, alone = checked(tokens_BT), outputs(tokens_BT[:1])
         last, first = outputs(tokens_BT, n=n), outputs(tokens_BT[:, :n])
         with torch.enable_grad():
             in_training = outputs(tokens_BT).detach()
     model.train()
-    check(  # sums of other lengths are rounded in another way
-        near(last, whole[:, -n:], atol=1e-4),
+    kinds = "outputs differ in training and evaluation; distance_only = True is for a bias that "
+    of_batch = "an output depends on the other texts of a batch; a hook may use none of them"
+    together = (
         "outputs depend on which queries are computed together; take positions from c.q_pos and "
-        "c.k_pos, rows of the text from c.rows and c.cols",
+        "c.k_pos, rows of the text from c.rows and c.cols"
     )
-    check(
-        near(in_training, whole, atol=1e-3),
-        "outputs differ in training and evaluation; distance_only = True is for a bias that "
-        "depends on c.distance() alone",
-    )
-    check(
-        model.scheme.depends_on_length or near(first, whole[:, :n], atol=1e-4),
-        "an output depends on the length of the call; if it is meant to, set "
-        "depends_on_length = True in the class",
-    )
+    check((of_batch, alone, whole[:1]), (together, last, whole[:, -n:]))
+    check((f"{kinds}depends on c.distance() alone", in_training, whole), atol=1e-3)
+    if not model.scheme.depends_on_length:
+        why = "an output depends on the length of the call; if it is meant to, set "
+        check((f"{why}depends_on_length = True in the class", first, whole[:, :n]))
 
 
 LONGEST = "; if the part has a longest length, unsupported_reason states it"
