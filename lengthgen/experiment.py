@@ -51,14 +51,6 @@ class Experiment:
         return self.config.run_id
 
     @property
-    def recipe(self) -> str:
-        return self.config.recipe
-
-    @property
-    def evaluation_id(self) -> str:
-        return self.config.evaluation_id
-
-    @property
     def run_dir(self) -> Path:
         return self.config.run_dir
 

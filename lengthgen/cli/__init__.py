@@ -32,14 +32,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for _room in rooms("cli"):
     COMMANDS.update(_room.COMMANDS)
 
-HYDRA = {  # options of Hydra's programs, and what stands in their place
-    "-m --multirun": "for several values of a key, give lengthgen sweep in place of train",
-    "-cn --config-name": "a file of overrides is a study: give study=NAME, as lengthgen "
-    "list studies names them",
-    "-cp --config-path -cd": "give --config-dir DIR, a folder of custom groups",
-    "-c -i --info -p --package --resolve --hydra-help": "give --cfg job, which prints it all",
-    "-r --run --experimental-rerun": "give --from RUN KEY=VALUE, which changes a run",
-}
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 app = typer.Typer(
     help="Train a small causal LM at length T with any positional scheme; measure it at 2T to 32T.",
@@ -120,15 +112,14 @@ def _run(**arguments: Any) -> Any:
 
 
 def _instead(words: list[str]) -> str | None:
-    """Returns what to type in place of an option of Hydra's, or of one that is a key: --seed=1."""
+    """Returns what to type in place of Hydra's -m, or of an option that is a key: --seed=1."""
     from lengthgen.config import compose
 
     known = compose.keys(config_dir=None)
     for word in words[1:]:
         option, _, value = word.partition("=")
-        for options, remedy in HYDRA.items():
-            if option in options.split():
-                return f"{option}: {remedy}"
+        if option in ("-m", "--multirun"):
+            return f"{option}: for several values of a key, give lengthgen sweep in place of train"
         key = option.removeprefix("--")
         if key != option and key in known:
             return f"{option}: keys have no dashes; give {key}={value or 'VALUE'}"

@@ -69,10 +69,7 @@ def points(
     would be the same run.
     """
     grid = study.expand_study(overrides, config_dir=config_dir)
-    values: list[dict[str, str]] = []
-    for chosen in grid:
-        split = [word.partition("=") for word in chosen]
-        values.append({key: value for key, _, value in split})
+    values = [{k: v for k, _, v in (word.partition("=") for word in words)} for words in grid]
     keys = dict.fromkeys(key for point in values for key in point)
     differs = [key for key in keys if len({point.get(key) for point in values}) > 1]
     runs: dict[str, Point] = {}

@@ -213,7 +213,7 @@ def seconds_left(points: Sequence[Point], slot: Slot, *, say: Say) -> float:
     """
     seconds, total = dict[str, float](), 0.0
     for point in points:
-        recipe, done = point.experiment.recipe, status.checkpoint_folders(point.run_dir)[-1:]
+        recipe, done = point.config.recipe, status.checkpoint_folders(point.run_dir)[-1:]
         if left := point.config.train.steps - sum(map(status.step_of, done)):
             if recipe not in seconds:
                 seconds[recipe] = seconds_per_step(point, slot, say=say)

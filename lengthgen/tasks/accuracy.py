@@ -1,12 +1,10 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 """Accuracy of a task by length: the share of answers that are correct.
 
 Examples are the unit, the same ones for all schemes and seeds; intervals are those of losses, with
 seeds and examples as variance components. R seeds, D examples.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -54,8 +52,8 @@ class Accuracy:
 
         ">= 80" if that is the longest evaluated; "< 2" if it is the first.
         """
-        lengths = [*self.by_length.index]
-        short = [n for n in lengths if self.by_length["accuracy"][n] < HALF]
+        lengths = self.by_length.index.tolist()
+        short = self.by_length.loc[self.by_length["accuracy"] < HALF].index.tolist()
         if not short:
             return f">= {lengths[-1]}" if lengths else "-"
         good = [n for n in lengths if n < short[0]]
@@ -65,15 +63,16 @@ class Accuracy:
 def accuracies(rows: pd.DataFrame) -> list[Accuracy]:
     """Returns the accuracy of each series of one task, from the rows of a Selection."""
     by_series = {str(name): of_series for name, of_series in rows.groupby("series")}
-    n_series = rows[rows["document"].notna()].groupby("length")["series"].nunique()
-    common = {int(n) for n in n_series.index[2 * n_series > len(by_series)]}
+    n_series = rows.loc[rows["document"].notna()].groupby("length")["series"].nunique()
+    common = {*n_series.index[2 * n_series > len(by_series)].tolist()}
     return [_accuracy(name, part, common) for name, part in by_series.items()]
 
 
 def _accuracy(name: str, rows: pd.DataFrame, common: Collection[int]) -> Accuracy:
-    n_seeds, L = rows["seed"].nunique(), int(rows["train_length"].iloc[0])
-    by_length = rows[rows["document"].notna()].sort_values("seed").groupby("length")
-    cells = {length: cell for length, cell in by_length if len(cell) >= n_seeds}
+    n_seeds, L = len({*rows["seed"]}), int(rows["train_length"].iloc[0])
+    by_length = rows.loc[rows["document"].notna()].sort_values("seed").groupby("length")
+    every: list[tuple[Any, pd.DataFrame]] = [*by_length]
+    cells: dict[int, pd.DataFrame] = {n: cell for n, cell in every if len(cell) >= n_seeds}
     wrong = {n: np.array([[*w] for w in cell["first_wrong"]], float) for n, cell in cells.items()}
     table = pd.DataFrame([_at(n, cells[n], wrong[n]) for n in cells], columns=COLUMNS)
     return Accuracy(
@@ -111,7 +110,7 @@ def _at(length: int, cell: pd.DataFrame, wrong_RD: Floats) -> list[Any]:
     return [length, D, share.value, share.low, share.high, first_error, tokens, stops, *decoded]
 
 
-def _mean_of_lists(lists: pd.Series) -> float:
+def _mean_of_lists(lists: Iterable[Any]) -> float:
     """Returns the mean over the first values, which are of the same tests in all seeds."""
     n = min(0 if tests is None else len(tests) for tests in lists)
     return float(np.mean([[*tests[:n]] for tests in lists])) if n else np.nan

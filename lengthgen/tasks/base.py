@@ -1,11 +1,15 @@
 """Task, the rule that makes examples of any length; Example, a prompt and the answer to it."""
 
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from random import Random
 from string import ascii_letters, digits
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
+
+from lengthgen.errors import suggestion
 
 CHARACTERS = ascii_letters + digits
 Alphabet = Annotated[int, Field(ge=1, le=len(CHARACTERS))]  # of CHARACTERS, the first ones
@@ -94,6 +98,33 @@ class TextTask(Task):
     @abstractmethod
     def written(self, text: str) -> str:
         """Returns the answer for a text."""
+
+
+class WordTask(Task):
+    """A task in words, which prompts and answers write as the characters that `signs` has."""
+
+    form = "[^=]"  # of a word's characters, as a regular expression
+
+    def __init__(self, signs: Mapping[str, str]) -> None:
+        self.signs = signs
+        self.alphabet = "".join(dict.fromkeys("".join(signs.values()))) + "="
+
+    def example_of(self, prompt: Iterable[str], answer: Iterable[str]) -> Example:
+        """Returns the example of these words."""
+        asked, done = ("".join(map(self.signs.__getitem__, words)) for words in (prompt, answer))
+        return Example(f"{asked}=", done)
+
+    def detokenize(self, text: str) -> str:
+        words = {sign: word for word, sign in self.signs.items()}
+        parts: list[str] = re.findall(f"=|{self.form}", text)
+        return " ".join(words.get(part, part) for part in parts)
+
+    def tokenize(self, text: str) -> str:
+        words, signs = text.replace("=", " = ").split(), {**self.signs, "=": "="}
+        for word in words:
+            if word not in signs:
+                raise ValueError(f"no word {word!r}; {suggestion(word, signs)}")
+        return "".join(signs[word] for word in words)
 
 
 def random_text(alphabet: str, n: int, random: Random) -> str:

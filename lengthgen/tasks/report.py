@@ -1,8 +1,6 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 """The section of a report on tasks: accuracy over length, and the matrix of tasks and schemes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -52,9 +50,9 @@ def results_of(rows: pd.DataFrame) -> list[TaskResults]:
     """Returns what the rows of each task show."""
     results: dict[str, TaskResults] = {}
     selections = select(rows.loc[rows["protocol"] == "answers"])
-    for selection in sorted(selections, key=lambda text: text.rows["corpus"].iloc[0]):
+    for selection in sorted(selections, key=lambda text: str(text.rows["corpus"].iloc[0])):
         first = selection.rows.iloc[0]
-        name = first["corpus"]
+        name = str(first["corpus"])
         name = f"{name}-{first['fingerprint'][:6]}" if name in results else name
         about = first[["unit", "chance", "train_length"]].to_dict()
         measured = accuracies(selection.rows)
@@ -84,15 +82,16 @@ def tasks_section(rows: pd.DataFrame) -> ReportSection | None:
     colours = style.scheme_colours(rows["scheme"])  # in all figures
     matrix = [_matrix(results, series_that_learned(results))] if len(results) > 1 else []
     tables = [*matrix, *map(_by_length, results)]
-    by_length = {
+    by_length: dict[Hashable, pd.DataFrame] = {
         (task.name, a.series, a.n_seeds): a.by_length for task in results for a in task.measured
     }
+    names: list[Hashable] = ["task", "series", "seeds"]
     return ReportSection(
         title=f"Tasks: {', '.join(task.name for task in results)}",
         drawings={f"accuracy-{t.name}": partial(accuracy_figure, t, colours) for t in results},
         tables=tables,
         notes=[note for task in results for note in task.selection.notes],
-        data={"tasks": pd.concat(by_length, names=["task", "series", "seeds"]).reset_index()},
+        data={"tasks": pd.concat(by_length, names=names).reset_index()},
         summary=matrix or [_by_length(task, brief=True) for task in results],
     )
 
@@ -203,10 +202,10 @@ def accuracy_figure(task: TaskResults, colours: Mapping[str, str]) -> Figure:
         same = [other for other in measured[:i] if other.scheme == a.scheme]  # have other dashes
         x, colour = a.by_length.index, style.GREY if a.excluded else colours[a.scheme]
         many = len(measured) > style.MAX_LINES  # whose bands would cover the lines
-        band = {"color": colour, "alpha": 0.0 if many else 0.12, "linewidth": 0}
-        axes.fill_between(x, a.by_length["low"], a.by_length["high"], **band)
-        line = {"ls": style.DASHES[len(same) % len(style.DASHES)], "marker": "o", "markersize": 3}
-        axes.plot(x, a.by_length["accuracy"], color=colour, **line)
+        low, high, alpha = a.by_length["low"], a.by_length["high"], 0.0 if many else 0.12
+        axes.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0)
+        dashes = style.DASHES[len(same) % len(style.DASHES)]
+        axes.plot(x, a.by_length["accuracy"], color=colour, ls=dashes, marker="o", markersize=3)
         if len(x):
             ends.append(style.LineEnd(a.by_length["accuracy"].iloc[-1], a.series, colour))
     if task.chance >= LEAST_CHANCE:

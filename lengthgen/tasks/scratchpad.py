@@ -14,6 +14,8 @@ R     |+          what is left to read      "So, the rest is: ..."
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lengthgen.tasks.base import Task
+
 PARTS = "ICOVR"
 SIGNS = ("", ":", "=", ";", "|")  # before each part
 BETWEEN, RESULT = "&", "#"
@@ -29,16 +31,19 @@ class Step(NamedTuple):
     rest: str
 
 
-def validate_parts(parts: str) -> str:
-    """Returns the parts unchanged. Raises ValueError if one is unknown or named twice."""
-    if len(set(parts)) < len(parts) or not set(parts) <= set(PARTS):
-        raise ValueError(f"scratchpad={parts!r} is not made of {PARTS}, each at most once")
-    return parts
+class ScratchpadTask(Task):
+    """A task whose answers may begin with the steps to them, of the parts that are named."""
 
+    characters = ""  # of prompts and results
+    of_steps = ""  # further ones of steps
+    guess = 0.0  # `chance` without a scratchpad
 
-def scratchpad_alphabet(parts: str) -> str:
-    """Returns the characters that a scratchpad of these parts adds to those of its texts."""
-    return "".join(SIGNS) + BETWEEN + RESULT if parts else ""
+    def __init__(self, *, scratchpad: str) -> None:
+        if len(set(scratchpad)) < len(scratchpad) or not set(scratchpad) <= set(PARTS):
+            raise ValueError(f"scratchpad={scratchpad!r} is not made of {PARTS}, each at most once")
+        added = "".join(SIGNS) + BETWEEN + RESULT + self.of_steps if scratchpad else ""
+        self.parts, self.alphabet = scratchpad, self.characters + added
+        self.chance = 0.0 if scratchpad else self.guess
 
 
 def result_of(answer: str) -> str | None:

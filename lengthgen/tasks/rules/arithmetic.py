@@ -13,13 +13,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lengthgen.tasks.base import Count, Example, Fraction, Task, random_text
-from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
+from lengthgen.tasks.scratchpad import ScratchpadTask, Step, format_steps
 
 CARRY = 10  # the base
 SPACE = "_"
 
 
-class Addition(Task):
+class Addition(ScratchpadTask):
     """a+b, of which the longer has `length` digits and the other any number up to that.
 
     reverse: nothing, the sum ("output"), or all three numbers ("all"): the lowest digit first.
@@ -31,6 +31,7 @@ class Addition(Task):
     """
 
     unit = "digits of the longer number"
+    characters, of_steps = digits + "+=", ","
 
     def __init__(
         self,
@@ -42,11 +43,10 @@ class Addition(Task):
         spaces: Fraction = 0.0,
     ) -> None:
         self.reverse, self.pad, self.hints, self.spaces = reverse, pad, hints, spaces
-        self.parts = validate_parts(scratchpad)
+        super().__init__(scratchpad=scratchpad)
         if self.parts and (hints or pad or spaces or reverse != "none"):
             raise ValueError("a scratchpad goes with plain addition only")
-        self.alphabet = digits + "+=" + ascii_letters * hints + scratchpad_alphabet(self.parts)
-        self.alphabet += "," * bool(self.parts) + SPACE * bool(spaces)
+        self.alphabet += ascii_letters * hints + SPACE * bool(spaces)
         if reverse != "none" and not hints and not spaces:  # ids are place values, 1 the lowest
             self.aligned, self.aligned_backwards = digits, reverse != "all"
 
@@ -94,16 +94,15 @@ class Addition(Task):
         )
 
 
-class Modsum(Task):
+class Modsum(ScratchpadTask):
     """The sum of digits from 1 to 9, modulo `modulus`."""
 
     unit = "terms"
-    commutes = "+"
+    characters, commutes = digits + "+=", "+"
 
     def __init__(self, *, modulus: Annotated[int, Field(ge=2, le=CARRY)], scratchpad: str) -> None:
-        self.modulus, self.parts = modulus, validate_parts(scratchpad)
-        self.chance = 0.0 if self.parts else 1 / modulus
-        self.alphabet = digits + "+=" + scratchpad_alphabet(self.parts)
+        self.modulus, self.guess = modulus, 1 / modulus
+        super().__init__(scratchpad=scratchpad)
 
     def example(self, length: int, random: Random) -> Example:
         terms = random_text(digits[1:], length, random)
@@ -117,15 +116,11 @@ class Modsum(Task):
         return Example(f"{'+'.join(terms)}=", answer)
 
 
-class Parity(Task):
+class Parity(ScratchpadTask):
     """Whether the number of ones among fair bits is even (0) or odd (1)."""
 
     unit = "bits"
-
-    def __init__(self, *, scratchpad: str) -> None:
-        self.parts = validate_parts(scratchpad)
-        self.chance = 0.0 if self.parts else 1 / 2
-        self.alphabet = "01=+" + scratchpad_alphabet(self.parts)
+    characters, guess = "01=+", 1 / 2
 
     def example(self, length: int, random: Random) -> Example:
         bits = random_text("01", length, random)
@@ -137,7 +132,7 @@ class Parity(Task):
         return Example(f"{bits}=", format_steps(steps, str(odd), parts=self.parts))
 
 
-class Polynomial(Task):
+class Polynomial(ScratchpadTask):
     """V@ and terms such as -3x2, a coefficient and a degree: their sum at x=V, modulo 10.
 
     Coefficients are from -3 to 3, degrees from 0 to 3, V from -2 to 2. A step of the scratchpad has
@@ -145,10 +140,7 @@ class Polynomial(Task):
     """
 
     unit = "terms"
-
-    def __init__(self, *, scratchpad: str) -> None:
-        self.parts = validate_parts(scratchpad)
-        self.alphabet = digits + "@x+-=" + scratchpad_alphabet(self.parts) + "*" * bool(self.parts)
+    characters, of_steps = digits + "@x+-=", "*"
 
     def canonical_prompt(self, prompt: str) -> str:
         """Returns the place, and the terms in order."""

@@ -3,23 +3,22 @@
 from random import Random
 from string import ascii_letters
 
-from lengthgen.tasks.base import Example, Task, distinct_characters
-from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
+from lengthgen.tasks.base import Example, distinct_characters
+from lengthgen.tasks.scratchpad import ScratchpadTask, Step, format_steps
 
 
-class Lego(Task):
+class Lego(ScratchpadTask):
     """a=+1;b=-a;... and a letter from the second half of the chain, for its sign.
 
     permuted: the clauses are in random order.
     """
 
     unit = "clauses"
+    characters, guess = ascii_letters + "+-1=;?", 1 / 2
 
     def __init__(self, *, permuted: bool, scratchpad: str) -> None:
+        super().__init__(scratchpad=scratchpad)
         self.permuted = permuted
-        self.parts = validate_parts(scratchpad)
-        self.chance = 0.0 if self.parts else 1 / 2
-        self.alphabet = ascii_letters + "+-1=;?" + scratchpad_alphabet(self.parts)
 
     def example(self, length: int, random: Random) -> Example:
         names = distinct_characters(ascii_letters, length, random)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from lengthgen.errors import UserError
 from lengthgen.files import read_bytes
-from lengthgen.tasks.base import Example, Task
+from lengthgen.tasks.base import Example, WordTask
 
 WHERE = "task.arguments.path"
 SIGNS = ascii_letters + digits + punctuation.replace("=", "")
@@ -33,7 +33,7 @@ class File(NamedTuple):
     sha256: str
 
 
-class Pairs(Task):
+class Pairs(WordTask):
     """A line of a file, "IN: words OUT: words" as in SCAN, or the two parted by a tab.
 
     A word is one character, a letter of its own if one is free; of more words than there are
@@ -46,30 +46,16 @@ class Pairs(Task):
     def __init__(self, *, path: str) -> None:
         where = Path(path)
         self.file = _read(where, where.stat().st_mtime_ns if where.is_file() else None)
-        self.alphabet = "".join(dict.fromkeys("".join(self.file.signs.values()))) + "="
+        super().__init__(self.file.signs)
+        self.form = f"[^=]{{1,{max(map(len, self.signs.values()), default=1)}}}"
 
     def example(self, length: int, random: Random) -> Example:
-        by_length, signs, _ = self.file
-        if length not in by_length:
+        if length not in self.file.by_length:
             raise ValueError(f"the file has no answer of {length} words")
-        pair = random.choice(by_length[length])
-        prompt, answer = ("".join(signs[word] for word in words) for words in pair)
-        return Example(f"{prompt}=", answer)
+        return self.example_of(*random.choice(self.file.by_length[length]))
 
     def data_key(self) -> str:
         return self.file.sha256
-
-    def detokenize(self, text: str) -> str:
-        words = {sign: word for word, sign in self.file.signs.items()}
-        parts: list[str] = re.findall(f"=|[^=]{{1,{max(map(len, words), default=1)}}}", text)
-        return " ".join(words.get(part, part) for part in parts)
-
-    def tokenize(self, text: str) -> str:
-        words, signs = text.replace("=", " = ").split(), self.file.signs
-        for word in words:
-            if word not in signs and word != "=":
-                raise ValueError(f"no word {word!r}; there are {', '.join(signs)}")
-        return "".join(signs.get(word, word) for word in words)
 
 
 @cache

@@ -5,8 +5,7 @@ number of operations, as in the paper's productivity split; all trees are drawn 
 random, and operations and the sizes of strings are uniform.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
 from random import Random
 from string import ascii_lowercase, ascii_uppercase, digits
@@ -14,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lengthgen.tasks.base import Count, Example, Task
+from lengthgen.tasks.base import Count, Example, WordTask
 
 WordList = list[str]
 
@@ -43,10 +42,9 @@ SIGNS = {  # the characters of a word: a digit, a comma, or two letters
         zip(SYMBOLS, map("".join, product(ascii_uppercase, ascii_lowercase[:COPIES])), strict=True)
     ),
 }
-WORDS = {sign: word for word, sign in SIGNS.items()}
 
 
-class Pcfg(Task):
+class Pcfg(WordTask):
     """Operations before their strings, such as append reverse A1 B2 , C3, for the string made.
 
     Strings have up to `string` of the first `symbols` symbols. Examples whose answer has more than
@@ -54,6 +52,7 @@ class Pcfg(Task):
     """
 
     unit = "operations"
+    form = "[A-Z].?|."
 
     def __init__(
         self,
@@ -65,8 +64,7 @@ class Pcfg(Task):
         if answer < 2 * string:  # so that every length has examples
             raise ValueError(f"answer={answer} is below {2 * string}, twice string={string}")
         self.symbols, self.string, self.answer = SYMBOLS[:symbols], string, answer
-        words = [*OPERATIONS, ",", *self.symbols]
-        self.alphabet = "".join(dict.fromkeys("".join(SIGNS[word] for word in words))) + "="
+        super().__init__({word: SIGNS[word] for word in (*OPERATIONS, ",", *self.symbols)})
 
     def example(self, length: int, random: Random) -> Example:
         if length > LONGEST:
@@ -74,7 +72,7 @@ class Pcfg(Task):
         while True:
             prompt, answer = self._tree(length, random)
             if len(answer) <= self.answer:
-                return Example(f"{_signs(prompt)}=", _signs(answer))
+                return self.example_of(prompt, answer)
 
     def _tree(self, n: int, random: Random) -> tuple[WordList, WordList]:
         """Returns the words of n operations and their arguments, and what they make."""
@@ -88,20 +86,3 @@ class Pcfg(Task):
         in_first = random.randrange(n)
         (one, x), (other, y) = self._tree(in_first, random), self._tree(n - 1 - in_first, random)
         return [name, *one, ",", *other], BINARY[name](x, y)
-
-    def detokenize(self, text: str) -> str:
-        parts = (match.group() for match in re.finditer("[A-Z].?|.", text))
-        return " ".join(WORDS.get(part, part) for part in parts)
-
-    def tokenize(self, text: str) -> str:
-        words = re.sub("([=,])", r" \1 ", text).split()
-        known = {*OPERATIONS, ",", "=", *self.symbols}
-        for word in words:
-            if word not in known:
-                symbols = f"{self.symbols[0]} to {self.symbols[-1]}"
-                raise ValueError(f"no word {word!r}; there are {', '.join(OPERATIONS)}, {symbols}")
-        return "".join(SIGNS.get(word, word) for word in words)
-
-
-def _signs(words: Sequence[str]) -> str:
-    return "".join(SIGNS[word] for word in words)

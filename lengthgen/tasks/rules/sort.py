@@ -4,21 +4,21 @@ from random import Random
 from string import ascii_letters, digits
 from typing import Literal
 
-from lengthgen.tasks.base import Example, Task, random_text
-from lengthgen.tasks.scratchpad import Step, format_steps, scratchpad_alphabet, validate_parts
+from lengthgen.tasks.base import Example, random_text
+from lengthgen.tasks.scratchpad import ScratchpadTask, Step, format_steps
 
 LARGEST = 9999
 
 
-class Sort(Task):
+class Sort(ScratchpadTask):
     """Letters (in the order of ASCII) or numbers up to 9999, to be written from the least on."""
 
     unit = "items"
 
     def __init__(self, *, items: Literal["letters", "numbers"], scratchpad: str) -> None:
-        self.items, self.parts = items, validate_parts(scratchpad)
-        self.alphabet = (ascii_letters if items == "letters" else digits + ",") + "="
-        self.alphabet += scratchpad_alphabet(self.parts)
+        self.items = items
+        self.characters = (ascii_letters if items == "letters" else digits + ",") + "="
+        super().__init__(scratchpad=scratchpad)
 
     def example(self, length: int, random: Random) -> Example:
         if self.items == "letters":
