@@ -53,9 +53,11 @@ def train(
     words = [*map(str, overrides), *compose.overrides_of(values)]
     folder, files = None if config_dir is None else Path(config_dir), _paths(plugins)
     if base is None:
-        return pipeline.train(experiment.resolve(words, config_dir=folder, plugins=files))
-    _, other = experiment.changed(str(base), words, config_dir=folder, plugins=files)
-    return pipeline.train(other)
+        asked = experiment.resolve(words, config_dir=folder, plugins=files)
+    else:
+        _, asked = experiment.changed(str(base), words, config_dir=folder, plugins=files)
+    pipeline.train(asked)
+    return asked.run_dir
 
 
 def evaluate(

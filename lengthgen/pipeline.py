@@ -23,8 +23,8 @@ from lengthgen.training import init_from
 from lengthgen.training import trainer as training
 
 
-def train(experiment: Experiment) -> Path:
-    """Trains and evaluates as the rank that the environment names; returns the run directory.
+def train(experiment: Experiment) -> list[EvalRow]:
+    """Trains and evaluates as the rank that the environment names; returns what it measures.
 
     Raises UserError for what the user can fix, and Stopped if a signal requested the end.
     """
@@ -97,10 +97,11 @@ def _n_bytes(run_dir: Path) -> int:
 
 
 @signals.interruptible()
-def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) -> Path:
+def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) -> list[EvalRow]:
     """Trains to the budget, resuming what is there, evaluates, and shows all of it in W&B.
 
-    Returns the run directory, which is made after the model has run once and has its first weights.
+    Returns the rows that are asked for. The run directory is made after the model has run once and
+    has its first weights.
     """
     config, objective, run_dir = experiment.config, experiment.objective, experiment.run_dir
     device = devices.device_of(config.runtime, ranks)
@@ -149,7 +150,7 @@ def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) 
                 log=log,
                 validate=validator(config, objective, opened.plan, ranks=ranks),
             )
-        evaluate(experiment, run_dir, ranks=ranks, show=show, opened=opened)
+        rows = evaluate(experiment, run_dir, ranks=ranks, show=show, opened=opened)
         for view in views:
             view.results()
-    return run_dir
+    return rows

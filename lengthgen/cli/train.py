@@ -80,12 +80,12 @@ def train(
         experiment.opened(say=warn)
         words = train_arguments(overrides, config_dir=config_dir, plugins=files)
         return _start_processes(gpus, config, words + options)
-    run_dir = pipeline.train(experiment)
+    measured = pipeline.train(experiment)
     if distributed.Ranks.from_env().is_main:
         from lengthgen.report import report  # not before: it takes a second, and the run begins
 
-        echo(report.terminal([run_dir]))
-        echo(f"run: {from_here(run_dir)}")
+        echo(report.terminal([config.run_dir], measured))
+        echo(f"run: {from_here(config.run_dir)}")
 
 
 def _start_processes(gpus: int, config: "Config", words: list[str]) -> None:

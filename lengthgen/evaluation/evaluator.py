@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -124,7 +124,7 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
             todo = lacking()  # another process may have written some meanwhile
             for measured in _measured(evaluation, todo):
                 if ranks.is_main:
-                    rows = [facts[cell] | row for cell in measured for row in measured[cell]]
+                    rows = _named(measured, facts, evaluation)
                     append_rows(file, rows)
             ranks.barrier()
     return [{**row, "run": config.run_id} for rows in stored().values() for row in rows]
@@ -134,8 +134,19 @@ def measured_rows(evaluation: Evaluation) -> list[EvalRow]:
     """Returns the rows of all cells of an evaluation; nothing is read or written."""
     todo: Todo = {cell: set() for cell in evaluation.cells}
     facts = {cell: cell_facts(cell, evaluation) for cell in todo}
-    measured = (part.items() for part in _measured(evaluation, todo))
-    return [facts[cell] | row for part in measured for cell, rows in part for row in rows]
+    parts = _measured(evaluation, todo)
+    return [row for measured in parts for row in _named(measured, facts, evaluation)]
+
+
+def _named(
+    measured: Mapping[Cell, Sequence[EvalRow]], facts: Mapping[Cell, EvalRow], of: Evaluation
+) -> list[EvalRow]:
+    """Returns rows with the facts of their cells, and the settings that they are measured with."""
+    return [
+        facts[cell] | {"settings": cell.protocol.settings(of.config, of.plan)} | row
+        for cell, rows in measured.items()
+        for row in rows
+    ]
 
 
 def cell_facts(cell: Cell, evaluation: Evaluation) -> EvalRow:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from lengthgen.config.compose import overrides_of
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import Objective
@@ -27,6 +28,11 @@ from lengthgen.terminal import Progress
 
 Alteration = Literal["swap", "shuffle"]
 BlockSize = Callable[[int, int, int], int]  # of C, K and T
+# Keys of eval that decide which targets are scored, and how; some protocols read more.
+SETTINGS = {
+    *("targets", "endpoints", "endpoints_per_document", "deduplicate", "max_context"),
+    *("blocks", "seed", "precision"),
+}
 HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
 
 
@@ -87,6 +93,17 @@ class Protocol:
         if self.in_stream:
             return ["stream", plan.blocks, plan.max_context]
         return [sorted(plan.endpoints), *(getattr(plan, name) for name in self.reads)]
+
+    def settings(self, config: Config, plan: Plan) -> str:
+        """Returns what of `eval` the manifest and the numbers follow from, as a command takes it.
+
+        The depth of endpoints is that of the plan.
+        """
+        wanted, read = config.eval.model_dump(mode="json"), {*SETTINGS, *self.reads}
+        if "longest" in read:
+            read.add("lengths")
+        values = {key: wanted[key] for key in wanted if key in read}
+        return " ".join(overrides_of({"eval": values | {"max_context": plan.max_context}}))
 
     def manifest(self, plan: Plan) -> str:
         """Returns 12 hexadecimal digits that name the tokens that are scored."""

@@ -3,6 +3,7 @@
 A row holds what identifies its cell (`cell_facts` of evaluator.py), n_documents, `document`, and
 
     group                       the project or author that the document is from, if one is named
+    settings                    of eval, that decide what is scored: "eval.endpoints=16 ..."
     nats, n_tokens, n_bytes     sums over the scored tokens; nats are null where a model diverged
     n_windows, window_nats      the sum over windows of the mean over a window's scored tokens
     unigram_nats                of the same tokens under their frequencies in the training split
@@ -41,7 +42,7 @@ _FIELDS: dict[str, Any] = {
     **dict.fromkeys(_COUNTS, (NonNegativeInt, ...)),
     **dict.fromkeys(("length", "train_length"), (PositiveInt, ...)),
     **dict.fromkeys(("variant", "document"), (str | None, ...)),
-    **dict.fromkeys(("weights", "trained_in", "skipped", "unit"), (str | None, None)),
+    **dict.fromkeys(("weights", "trained_in", "skipped", "unit", "settings"), (str | None, None)),
     **dict.fromkeys(("nats", "window_nats"), (float | None, ...)),
     **dict.fromkeys(("unigram_nats", "copy_nats"), (float | None, None)),
     **dict.fromkeys(("targets", "copy_tokens"), (NonNegativeInt | None, None)),

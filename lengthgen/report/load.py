@@ -29,6 +29,7 @@ CELL = ["run", "variant", "protocol", "targets", "precision", "endpoints", "toke
 NAMES = ["run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"]
 NAMES += ["parts", "protocol", "precision", "endpoints"]
 OPTIONAL = ["variant", "document", "group", "skipped", "trained_in", "unit", "weights"]
+OPTIONAL += ["settings"]
 FLAGS, TEXTS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
 INTEGERS = ["seed", "train_length", "tokens_seen", "max_context", "length", "n_documents"]
 NUMBERS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"]
@@ -223,7 +224,7 @@ def _saved(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pyarrow's errors are among them
         raise UserError(f"{path.name} cannot be read ({error}); restore it") from None
     # Rows of corpora that name no groups may lack them.
-    if missing := [name for name in COLUMNS if name not in {*table, *OF_CONTEXT, "group"}]:
+    if missing := [n for n in COLUMNS if n not in {*table, *OF_CONTEXT, "group", "settings"}]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
     table = table.reindex(columns=COLUMNS)
     return typed(table.assign(**{name: [*map(_plain, table[name])] for name in LISTS}))

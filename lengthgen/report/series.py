@@ -3,6 +3,7 @@
 """Series: which rows can be compared, and the names of runs that differ in the seed alone."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,21 +105,17 @@ def _selected(
     line on each run that is left out.
     """
     has_all, is_newest = is_complete(rows), is_last(rows)
-    notes = [*_left_out(rows[~has_all], ", evaluated in part; run lengthgen eval")]
+    notes = [*_left_out(rows[~has_all], ", evaluated in part", {})]
     rows, earlier = rows[has_all & is_newest], rows[has_all & ~is_newest]
-    targets = rows["targets"].map(lambda K: "" if pd.isna(K) else f"K={K:g}, ")
-    condition = (
-        rows["precision"].map(str) + ", " + targets + "endpoints " + rows["endpoints"].map(str)
-    )
+    condition = rows["precision"].map(str) + rows["targets"].map(str) + rows["endpoints"].map(str)
     rows = rows.assign(condition=condition, curve=rows["run"] + rows["variant"].fillna(""))
     counts = rows.reset_index().groupby(["protocol", "condition"])
     ranked = counts.agg({"curve": "nunique", "length": "nunique", "index": "max"})
     ordered = ranked.sort_values([*ranked.columns]).reset_index()
     chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
-    remedy = "evaluated with other settings than most; run lengthgen eval with those"
-    for condition, others in rows[rows["condition"] != chosen].groupby("condition"):
-        notes += _left_out(others, f": {condition}, {remedy}")
-    rows = _labelled(rows[rows["condition"] == chosen], varied=varied)
+    is_other = rows["condition"] != chosen
+    notes += _otherwise(rows[is_other], rows[~is_other])
+    rows = _labelled(rows[~is_other], varied=varied)
     # Further runs of one seed are no independent seeds.
     curve = ["series", "protocol"]
     is_first = rows["run"] == rows.groupby([*curve, "seed"])["run"].transform("min")
@@ -131,19 +128,64 @@ def _selected(
     n_own = common.groupby([rows[key] for key in (*curve, "seed")]).transform("nunique")
     n_all = common.groupby([rows[key] for key in curve]).transform("nunique")
     has_all = (n_own > 0) & (n_own == n_all)
-    notes += _left_out(rows[~has_all], ", fewer lengths than other seeds; run lengthgen eval")
+    lengths = common.groupby(rows["series"]).agg(lambda own: sorted({*own.dropna().astype(int)}))
+    for series, own in rows[~has_all].groupby("series"):
+        notes += _left_out(own, ", fewer lengths than other seeds", {}, lengths[series])
     rows = rows[has_all].reset_index(drop=True)
     cells = rows[[*CELL, "parts", "series"]].drop(columns="tokens_seen").drop_duplicates()
     return rows, earlier.merge(cells), notes
 
 
-def _left_out(rows: pd.DataFrame, why: str) -> Iterator[str]:
-    """Yields a line on each run of the rows: "Not shown: rope-s1 (tail at 512, 1k): fp32"."""
+def _otherwise(others: pd.DataFrame, shown: pd.DataFrame) -> Iterator[str]:
+    """Yields a line on each run that is measured with other settings than what is shown of it."""
+    settings = shown.drop_duplicates("protocol", keep="last").set_index("protocol")
+    of_curve = ["run", "protocol", "variant"]
+    is_there = {*shown[of_curve].fillna("").itertuples(index=False, name=None)}
+    for (_, _, protocol), own in others.groupby(["run", "condition", "protocol"]):
+        mine, theirs = _words(own.iloc[-1]), _words(settings.loc[protocol])
+        differ = [key for key in mine if key in theirs and mine[key] != theirs[key]]
+        has, not_has = (", ".join(f"{k}={x[k]}" for k in differ) for x in (mine, theirs))
+        why = f" has {has}, shown is {not_has}" if differ else ", other targets are scored"
+        is_known = {*own[of_curve].fillna("").itertuples(index=False, name=None)} <= is_there
+        remedy = theirs if differ and not is_known else None
+        yield from _left_out(own, why, remedy)
+
+
+def _words(row: Any) -> dict[str, str]:
+    """Returns the settings that rows are measured with, by key; of rows without, what is known."""
+    if row["settings"]:
+        return dict(word.split("=", 1) for word in row["settings"].split(" "))
+    known = {"precision": row["precision"], "max_context": f"{row['max_context']}"}
+    known |= {"targets": f"{row['targets']:g}"} if pd.notna(row["targets"]) else {}
+    return {f"eval.{key}": value for key, value in known.items()}
+
+
+def _left_out(
+    rows: pd.DataFrame, why: str, remedy: Mapping[str, str] | None, lengths: Sequence[int] = ()
+) -> Iterator[str]:
+    """Yields a line on each run of the rows: "Not shown: rope-s1 (tail at 512, 1k)WHY: COMMAND".
+
+    The command, if there is a remedy, measures the same with these settings, or else the rows' own.
+    """
     for run, own in rows.groupby("run"):
         curves = own[["protocol", "variant"]].itertuples(index=False, name=None)
         names = {f"{protocol} + {variant}" if variant else protocol for protocol, variant in curves}
-        lengths = ", ".join(map(short, sorted(set(own["length"]))))
-        yield f"Not shown: {run} ({', '.join(sorted(names))} at {lengths}){why}"
+        at = ", ".join(map(short, sorted(set(own["length"]))))
+        line = f"Not shown: {run} ({', '.join(sorted(names))} at {at}){why}"
+        if remedy is None:
+            yield line
+            continue
+        wanted = json.loads(own["config"].iloc[0]).get("eval", {})
+        usual = {*compose.overrides_of({"eval": wanted})}
+        words = [f"{k}={x}" for k, x in (remedy or _words(own.iloc[-1])).items()]
+        words = [word for word in words if word not in usual]
+        lists = {"lengths": {*lengths, *own["length"]}, "protocols": {*own["protocol"]}}
+        lists["variants"] = {*own["variant"].dropna()} - {*wanted.get("reference_variants", ())}
+        for name, needed in lists.items():
+            is_given = any(word.startswith(f"eval.{name}=") for word in words)
+            if not is_given and not needed <= {*wanted.get(name, needed)}:
+                words.append(f"--{name}={','.join(map(str, sorted(needed)))}")
+        yield f"{line}: lengthgen eval {shlex.join([str(run), *words])}"
 
 
 def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:

@@ -250,7 +250,7 @@ def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None
     assert re.search(r"^\| cope .*\bharmed at 1k \|$", text, re.MULTILINE)
     others = rows_of(["rope"]).assign(targets=7)
     text = report.short_tables(report.sections(pd.concat([rows_of(), others])))
-    assert text.count("K=7, ") == others["run"].nunique()
+    assert text.count("has eval.targets=7") == others["run"].nunique()
 
 
 @pytest.mark.parametrize(

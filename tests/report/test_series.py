@@ -91,24 +91,52 @@ def test_a_cell_without_all_its_documents_is_named_and_left_out() -> None:
     (selection,) = select(cut)
     left = selection.rows[(selection.rows["length"] == 1024) & (selection.rows["seed"] == 1)]
     assert len(left) == 0
-    note = "Not shown: rope-s1 (tail at 1k), evaluated in part; run lengthgen eval"
-    assert note in selection.notes
+    note = "Not shown: rope-s1 (tail at 1k), evaluated in part: lengthgen eval rope-s1"
+    assert any(own.startswith(note) for own in selection.notes)
+
+
+def settings(**changed: Any) -> str:
+    """Returns the settings of rows, with these changed."""
+    every = {"targets": 4, "endpoints": 5, "seed": 0, "precision": "fp32", "max_context": 4096}
+    return " ".join(f"eval.{key}={value}" for key, value in (every | changed).items())
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "has"),
     [
-        ({"precision": "bf16"}, "bf16, K=4, endpoints 0123"),
-        ({"targets": 64}, "fp32, K=64, endpoints 0123"),
-        ({"endpoints": "other"}, "fp32, K=4, endpoints other"),
+        ({"precision": "bf16"}, "eval.precision=bf16, shown is eval.precision=fp32"),
+        ({"targets": 64}, "eval.targets=64, shown is eval.targets=4"),
+        (
+            {"endpoints": "other", "settings": settings(endpoints=3, seed=1)},
+            "eval.endpoints=3, eval.seed=1, shown is eval.endpoints=5, eval.seed=0",
+        ),
     ],
 )
-def test_what_was_evaluated_otherwise_is_named_alone(change: dict[str, object], why: str) -> None:
-    tables = frame(3.0), frame(3.0, scheme="t5"), frame(4.0, scheme="alibi", **change)
-    assert names(*tables) == ["rope", "t5"]
-    left_out = [note for note in notes(*tables) if "Not shown" in note]
+def test_what_was_evaluated_otherwise_is_named_with_what_differs_and_the_command(
+    change: dict[str, object], has: str
+) -> None:
+    usual = {"settings": settings()} if "settings" in change else {}
+    wanted = {"targets": 4, "seed": 0, "precision": "fp32", "max_context": 4096, "endpoints": 99}
+    wanted |= {"lengths": [256, 512, 1024], "protocols": ["swap"], "targets": 8}
+    other = {**CONFIG, "eval": wanted}
+    tables = frame(3.0, **usual), frame(3.0, scheme="t5", **usual)
+    left = frame(4.0, scheme="alibi", config=other, **change)
+    assert names(*tables, left) == ["rope", "t5"]
+    left_out = [note for note in notes(*tables, left) if "Not shown" in note]
     assert len(left_out) == 3
-    assert f"alibi-s1 (tail at 256, 512, 1k, 2k): {why}, evaluated with other" in left_out[0]
+    assert f"alibi-s1 (tail at 256, 512, 1k, 2k) has {has}: " in left_out[0]
+    # What the run itself is not set to, and neither it nor the rows' settings alone.
+    _, _, command = left_out[0].partition("lengthgen eval alibi-s1 ")
+    given = ["eval.targets=4", *(["eval.endpoints=5"] if usual else [])]
+    lists = ["--lengths=256,512,1024,2048", "--protocols=tail"]
+    assert sorted(command.split(" ")) == sorted([*given, *lists])
+
+
+def test_of_a_run_that_has_what_is_shown_too_no_command_is_named() -> None:
+    few = frame(3.0, endpoints="other", settings=settings(endpoints=3), lengths=(512, 1024))
+    left_out = [n for n in notes(few, frame(3.0, settings=settings())) if "Not shown" in n]
+    assert len(left_out) == 3
+    assert left_out[0].endswith(" has eval.endpoints=3, shown is eval.endpoints=5")
 
 
 @pytest.mark.parametrize("last", [4, 64])
@@ -118,7 +146,7 @@ def test_of_settings_with_the_same_lengths_the_last_evaluated_are_shown(last: in
     few = frame(3.0, targets=8, lengths=(512,))
     (selection,) = select(pd.concat([tables[first], tables[last], few]))
     assert set(selection.rows["targets"]) == {last}
-    assert sum(f"K={first}" in note for note in selection.notes) == 3
+    assert sum(f"has eval.targets={first}," in note for note in selection.notes) == 3
 
 
 def test_what_is_left_out_of_all_texts_is_said_where_nothing_or_another_text_is_kept() -> None:
@@ -139,7 +167,10 @@ def test_a_seed_that_lacks_lengths_hides_none_of_them() -> None:
     (selection,) = select(pd.concat([frame(3.0, seeds=(1, 2)), late]))
     assert set(selection.rows["seed"]) == {1, 2}
     [note] = selection.notes
-    assert note.startswith("Not shown: rope-s3 (tail at 512), fewer lengths than other seeds; run")
+    said = (
+        "Not shown: rope-s3 (tail at 512), fewer lengths than other seeds: lengthgen eval rope-s3"
+    )
+    assert note.startswith(said)
 
 
 def test_of_runs_of_one_seed_the_first_is_kept_and_the_other_named() -> None:

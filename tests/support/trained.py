@@ -78,11 +78,13 @@ def with_eval(config: Config, **changed: Any) -> Config:
 
 def train(config: Config) -> Path:
     """Trains and evaluates as `lengthgen train` does."""
-    return pipeline.train(experiment_of(config))
+    pipeline.train(experiment_of(config))
+    return config.run_dir
 
 
 def train_and_evaluate(config: Config, *, ranks: Ranks = ALONE, show: Progress = QUIET) -> Path:
-    return pipeline.train_and_evaluate(experiment_of(config), ranks=ranks, show=show)
+    pipeline.train_and_evaluate(experiment_of(config), ranks=ranks, show=show)
+    return config.run_dir
 
 
 def evaluate(
