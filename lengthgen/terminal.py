@@ -197,6 +197,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def duration(seconds: float) -> str:
+    """Returns an estimate with its units, two at most: 40 s, 12 min, 3 h 5 min, 2 days 4 h."""
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if not minutes:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{hours // 24} day{'s' * (hours >= 48)} {hours % 24} h"
+
+
 def from_here(path: Path) -> str:
     """Returns a path as it is typed here: relative to the working directory if it is below it."""
     here = Path.cwd()

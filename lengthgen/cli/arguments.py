@@ -5,12 +5,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lengthgen.cli.console import warn_once
 from lengthgen.errors import UserError
+
+if TYPE_CHECKING:
+    from lengthgen.config.schema import Config
 
 
 def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -109,7 +112,22 @@ Plugin = Annotated[
 Gpus = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Processes of one run, by torchrun.")
 ]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Score N documents alone: eval.endpoints=N."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+
+
+def limited(limit: int | None) -> list[str]:
+    """Returns the override of --limit."""
+    return [] if limit is None else [f"eval.endpoints={limit}"]
+
+
+def refuse_limit(limit: int | None, configs: "Iterable[Config]") -> None:
+    """Raises UserError for --limit where a run is of a task, all tests of which are scored."""
+    if limit is not None and any(config.corpus.source == "task" for config in configs):
+        raise UserError("--limit: of a task all tests are scored; task.examples_per_length is less")
 
 
 def names_and_overrides(arguments: Sequence[str] | None) -> tuple[list[str], list[str]]:

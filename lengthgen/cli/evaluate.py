@@ -5,7 +5,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, Variants, chosen_runs, one_of, words_of
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Limit,
+    Plugin,
+    Runs,
+    Variants,
+    chosen_runs,
+    limited,
+    one_of,
+    refuse_limit,
+    words_of,
+)
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
 
@@ -44,6 +55,7 @@ def evaluate_runs(
             autocompletion=one_of(lambda: ["all"]),
         ),
     ] = None,
+    limit: Limit = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -52,7 +64,7 @@ def evaluate_runs(
     Only missing rows are computed. Takes eval.* and runtime.* overrides; everything else is fixed
     by the run. A run without a usable checkpoint or corpus stops no other; the exit code is 1 then.
     """
-    run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
+    run_dirs, changes = chosen_runs([*(arguments or []), *limited(limit)], "eval", "runtime")
     given = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
     from lengthgen import pipeline
@@ -65,6 +77,7 @@ def evaluate_runs(
         changes["eval.protocols"] = list(of_text)
     about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
     experiments = of_runs(run_dirs, changes, say=warn_once, **about)
+    refuse_limit(limit, (each.config for each in experiments.values()))
     kept = _tokens(checkpoints)
     evaluated = pipeline.evaluate_runs([*experiments], [*experiments.values()], kept=kept)
     if Ranks.from_env().is_main:

@@ -110,7 +110,7 @@ def run(
     from lengthgen.runs import devices
     from lengthgen.sweep import local, states
     from lengthgen.sweep.slurm import check_available, options, submit
-    from lengthgen.terminal import Board, clock
+    from lengthgen.terminal import Board, duration
 
     if slurm is not None and (jobs or gpus):
         raise UserError("--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N,parallel=N")
@@ -137,8 +137,11 @@ def run(
     if not dry_run:
         with Board() as board:
             return local.run(points, slots, gpus=gpus, say=board.say, show=board.show)
-    total = clock(local.seconds_left(todo, slots[0], say=warn) / (len(slots) * (gpus or 1)))
-    warn(f"{len(todo)} points to do, {len(slots)} at a time: about {total} of training")
+    expected = local.expected(todo, slots[0], say=warn)._asdict()
+    together = {what: s / (len(slots) * (gpus or 1)) for what, s in expected.items()}
+    each = ", ".join(f"{what} {duration(seconds)}" for what, seconds in together.items())
+    total = duration(sum(together.values()))
+    warn(f"{len(todo)} points to do, {len(slots)} at a time: about {total} ({each})")
     return before
 
 

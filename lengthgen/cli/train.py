@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, complete_runs, note_defaults
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Gpus,
+    Limit,
+    Overrides,
+    Plugin,
+    complete_runs,
+    limited,
+    note_defaults,
+    refuse_limit,
+)
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -36,6 +46,7 @@ def train(
             autocompletion=complete_runs,
         ),
     ] = None,
+    limit: Limit = None,
     submitted: Annotated[str | None, typer.Option(metavar="RUN_ID", hidden=True)] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
@@ -48,7 +59,8 @@ def train(
     from lengthgen.config.schema import to_plain
     from lengthgen.experiment import changed, resolve
 
-    overrides, files, options = overrides or [], plugin or [], list[str]()
+    overrides = [*(overrides or []), *limited(limit)]
+    files, options = plugin or [], list[str]()
     if base is None:
         note_defaults(overrides, config_dir)
         experiment = resolve(overrides, config_dir=config_dir, plugins=files)
@@ -56,6 +68,7 @@ def train(
         run_dir, experiment = changed(base, overrides, config_dir=config_dir, plugins=files)
         options = ["--from", str(run_dir)]
     config = experiment.config
+    refuse_limit(limit, [config])
     if cfg is not None:
         echo(yaml.safe_dump(to_plain(config), sort_keys=False).rstrip())
         return

@@ -236,25 +236,11 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ev
     All cells of a job are scored if one of them is missing, so that what else is done, or was left
     by an evaluation that was killed, changes no digit.
     """
-    planned, show, jobs = evaluation.plan, evaluation.show, list[Job]()
-    scheme_of = cache(partial(_scheme, evaluation))
-    for together in _sharing(evaluation.cells):
-        if todo.keys().isdisjoint(together):
-            continue
-        protocol, variant, _ = together[0]
-        scheme, defined = scheme_of(variant), list[Cell]()
-        for cell in together:
-            reason = undefined(cell, scheme, planned)
-            if reason is None:
-                defined.append(cell)
-            elif cell in todo:
-                show.say(f"{cell.title}: skipped, {reason}")
-                yield {cell: [eval_rows.skipped(reason)]}
-        if isinstance(scheme, Scheme) and not todo.keys().isdisjoint(defined):
-            spans = [span for cell in defined for span in cell.windows(planned)]
-            replaced = replacements(protocol, planned, seed=evaluation.config.eval.seed)
-            done = set[str]().union(*(todo.get(cell, ()) for cell in defined))
-            jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
+    planned, show = evaluation.plan, evaluation.show
+    jobs, without = _jobs(evaluation, todo)
+    for cell, reason in without.items():
+        show.say(f"{cell.title}: skipped, {reason}")
+        yield {cell: [eval_rows.skipped(reason)]}
     if not jobs:
         return
     costs = [job.cost(evaluation.model) for job in jobs]
@@ -288,6 +274,45 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ev
                 show.say(f"{cell.title}: the loss is {what} in {of_all}")
         yield measured
     show.finish()
+
+
+def _jobs(evaluation: Evaluation, todo: Todo) -> tuple[list[Job], dict[Cell, str]]:
+    """Returns the jobs that score the cells to do, and why others of these have no value."""
+    planned, jobs, without = evaluation.plan, list[Job](), dict[Cell, str]()
+    scheme_of = cache(partial(_scheme, evaluation))
+    for together in _sharing(evaluation.cells):
+        if todo.keys().isdisjoint(together):
+            continue
+        protocol, variant, _ = together[0]
+        scheme, defined = scheme_of(variant), list[Cell]()
+        for cell in together:
+            reason = undefined(cell, scheme, planned)
+            if reason is None:
+                defined.append(cell)
+            elif cell in todo:
+                without[cell] = reason
+        if isinstance(scheme, Scheme) and not todo.keys().isdisjoint(defined):
+            spans = [span for cell in defined for span in cell.windows(planned)]
+            replaced = replacements(protocol, planned, seed=evaluation.config.eval.seed)
+            done = set[str]().union(*(todo.get(cell, ()) for cell in defined))
+            jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
+    return jobs, without
+
+
+def seconds_needed(evaluation: Evaluation) -> float:
+    """Returns about how long all cells of an evaluation take: one of the longest windows is timed.
+
+    Windows are taken to last as long as their multiplications say.
+    """
+    jobs, _ = _jobs(evaluation, {cell: set() for cell in evaluation.cells})
+    costs = [job.cost(evaluation.model) for job in jobs]
+    timed = [job._replace(spans=job.spans[:1]) for job in jobs if not job.cells[0].protocol.texts]
+    if not timed:
+        return 0.0
+    longest = max(timed, key=lambda job: job.spans[0].length)
+    begun = time.perf_counter()
+    _scored(longest, evaluation)
+    return (time.perf_counter() - begun) * sum(costs) / longest.cost(evaluation.model)
 
 
 def _sharing(cells: Sequence[Cell]) -> list[list[Cell]]:

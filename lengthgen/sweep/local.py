@@ -13,12 +13,13 @@ import torch
 from lengthgen.data.sources import Say
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Stopped, UserError
+from lengthgen.evaluation.evaluator import seconds_needed
 from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.runs.signals import StopRequest
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import SETTLED, PointState, counted, pending, state_of, states_of
-from lengthgen.terminal import clock, from_here, share_told
+from lengthgen.terminal import Progress, duration, from_here, share_told
 from lengthgen.training.step import batch_of, check_finite, fresh_state, launch_step, loss_function
 
 SECONDS_BETWEEN_POLLS = 0.2
@@ -170,7 +171,7 @@ def _lines(
     settled = sum(state.state in SETTLED for state in states.values())
     total = f"{settled} of {len(states)} points done"
     if done > 0:
-        total += f", about {clock(seconds * (n_pending - done) / done)} left"
+        total += f", about {duration(seconds * (n_pending - done) / done)} left"
     if at_work:
         total += f"; follow one in {from_here(at_work[0].point.run_dir / 'console.txt')}"
     lines = zip(at_work, newest, strict=True)
@@ -206,29 +207,42 @@ def _end_of(child: Child) -> PointState:
     return PointState("failed", last_line or f"exit code {code}")
 
 
-def seconds_left(points: Sequence[Point], slot: Slot, *, say: Say) -> float:
-    """Returns about how long the steps that points lack take one after the other.
+class Expected(NamedTuple):
+    """The seconds that runs take, about."""
 
-    A step of each recipe is measured; its seeds take as long.
+    preparation: float
+    training: float
+    evaluation: float
+
+
+def expected(points: Sequence[Point], slot: Slot, *, say: Say) -> Expected:
+    """Returns about how long what points lack takes, one after the other.
+
+    A step and a window of each recipe are measured; its seeds take as long.
     """
-    seconds, total = dict[str, float](), 0.0
+    measured, every = dict[tuple[str, str], Expected](), list[Expected]()
     for point in points:
-        recipe, done = point.config.recipe, status.checkpoint_folders(point.run_dir)[-1:]
-        if left := point.config.train.steps - sum(map(status.step_of, done)):
-            if recipe not in seconds:
-                seconds[recipe] = seconds_per_step(point, slot, say=say)
-                say(f"{point.title}: {seconds[recipe]:.3g} s a step")
-            total += left * seconds[recipe]
-    return total
+        key = point.config.recipe, point.config.evaluation_id
+        if key not in measured:
+            own = measured[key] = expected_of(point, slot, say=say)
+            took = f"{own.training:.3g} s a step, evaluation {duration(own.evaluation)}"
+            say(f"{point.title}: {took}")
+        done = status.checkpoint_folders(point.run_dir)[-1:]
+        left = point.config.train.steps - sum(map(status.step_of, done))
+        every.append(measured[key]._replace(training=left * measured[key].training))
+    return Expected(*map(sum, zip(*every, strict=True)))
 
 
-def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
-    """Returns the seconds of the second training step of a point, in this process."""
-    config, began = point.config, 0.0
+def expected_of(point: Point, slot: Slot, *, say: Say) -> Expected:
+    """Returns how long a point takes in this process before its first step, the second step, and
+    its evaluation.
+    """
+    config, begun, began = point.config, time.perf_counter(), 0.0
     runtime = config.runtime.model_copy(update={"threads": config.runtime.threads or slot.threads})
     device = devices.device_of(runtime, ALONE)
     devices.prepare(runtime, device)
-    corpus, objective = point.experiment.opened(say=say).corpus, point.experiment.objective
+    opened, objective = point.experiment.opened(say=say), point.experiment.objective
+    corpus = opened.corpus
     windows = TrainingWindows(corpus, objective.window_targets)
     model = point.experiment.create(vocab_size=corpus.vocab_size)
     state = fresh_state(config, objective, model, device=device)
@@ -237,4 +251,6 @@ def seconds_per_step(point: Point, slot: Slot, *, say: Say) -> float:
         began = time.perf_counter()
         launch_step(state, batch_of(state, windows, ranks=ALONE), ranks=ALONE, loss=loss)
         check_finite(state, ALONE)
-    return time.perf_counter() - began
+    ended = time.perf_counter()
+    scored = opened.scored(model.eval(), ranks=ALONE, show=Progress(is_main=False))
+    return Expected(began - begun, ended - began, seconds_needed(scored))

@@ -106,12 +106,14 @@ def test_a_dry_run_measures_a_step_of_each_recipe_counts_those_left_and_trains_n
     stopped.mkdir(parents=True)
     ran = here("sweep", *words, "--jobs", "2", "--dry-run")
     assert (ran.code, column(ran, "state")) == (0, ["new"] * 4)
-    measured = re.findall(r"(model.n_layers=\d+ seed=1): (\S+) s a step", ran.err)
+    measured = re.findall(r"(model.n_layers=\d+ seed=1): (\S+) s a step, evaluation", ran.err)
     assert [title for title, _ in measured] == [every[0].title, every[2].title]
-    last = r"4 points to do, 2 at a time: about (\d+):(\d\d) of training"
-    [(minutes, seconds)] = re.findall(last, ran.err.splitlines()[-1])
+    last = r"4 points to do, 2 at a time: about .* \(preparation .*, training (.*), evaluation .*\)"
+    [told] = re.findall(last, ran.err.splitlines()[-1])
     total = sum(float(step) * n for (_, step), n in zip(measured, (2000, 1600), strict=True))
-    assert 60 * int(minutes) + int(seconds) == pytest.approx(total / 2, rel=0.01, abs=0.6)
+    seconds = {"h": 3600, "min": 60, "s": 1}
+    each = re.findall(r"(\d+) (h|min|s)\b", told)
+    assert sum(int(n) * seconds[unit] for n, unit in each) == pytest.approx(total / 2, 0.02, 31)
     assert [*stopped.parents[2].glob("*-s*/*")] == [stopped.parent]
 
 
