@@ -56,15 +56,9 @@ def architecture(config: Draft, design: Design) -> type[Transformer]:
 
 
 def _decoder(design: Design) -> type[Transformer]:
-    return next(
-        (
-            decoder
-            for kind in design.kinds.values()
-            for base, decoder in DECODERS.items()
-            if issubclass(kind, base)
-        ),
-        Transformer,
-    )
+    kinds = tuple(design.kinds.values())
+    own = (model for part, model in DECODERS.items() if any(issubclass(k, part) for k in kinds))
+    return next(own, Transformer)
 
 
 def create(
