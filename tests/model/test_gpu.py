@@ -172,18 +172,6 @@ def test_a_kernel_keeps_a_trained_bias(
     assert kernel_error(case, device, dtype, size) < limit
 
 
-def test_a_kernel_that_rounds_the_bias_and_a_lost_gradient_are_found() -> None:
-    def rounding(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-        return exact(q, k, v, table.bfloat16().float())
-
-    assert kernel_error(exact, "cpu", torch.float32, (40, 16)) < FP32
-    assert kernel_error(rounding, "cpu", torch.float32, (40, 16)) > FP32
-    want = gradients(model_of("kerple", None).cpu().double(), "cpu")
-    key = "scheme.parts.kerple.r1"
-    lost = {**want, key: torch.zeros_like(want[key])}
-    assert worst(lost, want) == pytest.approx(1, abs=1e-3)
-
-
 def micro_batch(device: str) -> MicroBatch:
     """Returns rows that are to be learned as they stand, each the beginning of a text."""
     tokens_BT = tokens(2, T).to(device)

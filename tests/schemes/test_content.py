@@ -8,11 +8,11 @@ x-transformers 2.31) run in float64 and differ by the order of sums alone, 1e-12
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pytest
 import torch
-from parts import Sloped
+from parts import Sloped, drawn
 from repository import published
 from small import (
     VOCAB,
@@ -53,23 +53,10 @@ from lengthgen.schemes.relative.shaw import Shaw
 from lengthgen.schemes.relative.transformer_xl import TransformerXl
 from lengthgen.schemes.rotary.rope import Rope
 
-SomePart = TypeVar("SomePart", bound=Part)
-
 LENGTH, H, K, D = 11, 3, 4, 12
 SHAPE = dims(K, d_model=D, n_heads=H, n_layers=1, train_length=16)
 SINGLE = dims(4, train_length=16)  # one head, as det_qkv()
 EACH = [(b, h) for b in range(2) for h in range(H)]
-
-
-def drawn(part: SomePart) -> SomePart:
-    """Returns the part in float64, with parameters of about a half."""
-    generator = torch.Generator().manual_seed(4)
-    part = part.double()
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-        part.clamp_parameters()
-    return part
 
 
 def some_x() -> Tensor:

@@ -6,23 +6,14 @@ printed. Loops run in float64 and differ by the order of sums alone, 1e-12.
 
 import math
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from parts import drawn
 from repository import published
-from small import (
-    bare_call,
-    close,
-    det,
-    dims,
-    hidden,
-    layer_of,
-    small_model,
-    some_qkv,
-    some_tokens,
-)
+from small import bare_call, close, det, dims, layer_of, some_qkv
 from torch import Tensor
 
 from lengthgen.model.attention import attend
@@ -37,7 +28,6 @@ from lengthgen.schemes.rotary.rope import Rope, powers
 from lengthgen.schemes.rotary.rope_pp import RopePp
 from lengthgen.schemes.rotary.soft_clip import SoftClip
 
-SomePart = TypeVar("SomePart", bound=Part)
 ROPE: dict[str, Any] = {"base": 1e4, "rotary_percentage": 1.0, "layout": "half"}
 
 
@@ -115,19 +105,6 @@ def test_exclusive_outputs_have_nothing_along_the_tokens_own_value() -> None:
     close(ExclusiveAttention(shape).outputs(plain[:, :, 8:], v, few), got[:, :, 8:], atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["stick_breaking", "gated_attention", "tape", "shaw", "alibi"])
-def test_exclusive_attention_acts_beside_any_scheme(name: str) -> None:
-    word = "+scheme.parts.exclusive_attention={}"
-    model, without = small_model(name, words=[word]), small_model(name)
-    tokens = some_tokens(12)
-    first = hidden(model, tokens)
-    assert not torch.allclose(first, hidden(without, tokens))
-    # The first token sees itself alone: nothing is left of attention's output.
-    for layer in model.scheme.layers:
-        layer_part = [part for part in layer.outputs if isinstance(part, ExclusiveAttention)]
-        assert len(layer_part) == 1
-
-
 CALL = dims(4, d_model=12, n_heads=3, n_layers=2, train_length=16)
 
 
@@ -138,15 +115,6 @@ def with_inputs(part: Part, n: int, *, layer: int = 1) -> AttentionContext:
     tokens = torch.zeros(2, n, dtype=torch.int64)
     c = AttentionContext.of_call(CALL, tokens, x, training=False, generator=None)
     return replace(c, layer=layer, hooks=layer_of(part))
-
-
-def drawn(part: SomePart) -> SomePart:
-    """Returns the part in float64, with parameters of about a half."""
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in part.double().parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-    return part
 
 
 def turned_by(x: Tensor, theta: Tensor) -> Tensor:

@@ -1,10 +1,13 @@
 """Parts for tests: coordinates with gaps, simple biases, owners of one hook; plain attention."""
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from lengthgen.schemes import AttentionContext, Part
 
+SomePart = TypeVar("SomePart", bound=Part)
 SLOPE = """
 from lengthgen.schemes import Part
 
@@ -50,3 +53,14 @@ class OwnScores(Part):
 class OwnWeights(Part):
     def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
         return super().weights(s_BHQS, c)
+
+
+def drawn(part: SomePart) -> SomePart:
+    """Returns the part in float64, with parameters of about a half."""
+    generator = torch.Generator().manual_seed(4)
+    part = part.double()
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+        part.clamp_parameters()
+    return part

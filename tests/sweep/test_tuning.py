@@ -2,8 +2,7 @@
 
 import json
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +30,28 @@ def grid(out: Path, *words: str) -> list[Point]:
     )
 
 
-Losses = Mapping[tuple[str, float, float | None, int], float]  # by scheme, rate, ratio and seed
+# By scheme and rate, or rate and ratio: the loss of each seed at T; one that is missing diverged.
+Losses = Mapping[str, Mapping[float | tuple[float, float], Sequence[float]]]
 
 
-def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, Any]:
-    """Returns the rates that are chosen where points have such losses; the others diverged."""
+def chosen(out: Path, losses: Losses, *words: str) -> dict[str, Any]:
+    """Returns the rates that are chosen where points have such losses."""
     points = grid(out, *words)
     for point in points:
         c = point.config
-        keys = [(c.scheme.name, c.train.lr, r, c.seed) for r in (None, c.scheme_lr_ratio)]
-        loss = next((losses[key] for key in keys if key in losses), None)
+        own = losses.get(c.scheme.name, {})
+        repeats = own.get(c.train.lr) or own.get((c.train.lr, c.scheme_lr_ratio), [])
         point.run_dir.mkdir(parents=True, exist_ok=True)
-        begun = {"run": point.run_id, "fingerprint": of_rows.get("fingerprint", "f" * 64)}
-        write_rows(point.run_dir / "env.json", [begun])
-        if loss is None:
+        write_rows(point.run_dir / "env.json", [{"run": point.run_id, "fingerprint": "f" * 64}])
+        if c.seed > len(repeats):
             status.write_status(point.run_dir, Status("diverged"), run=point.run_id)
             continue
-        about: dict[str, Any] = {"run": c.run_id, "seed": c.seed, "train_length": T, **of_rows}
+        about: dict[str, Any] = {"run": c.run_id, "seed": c.seed, "train_length": T}
         about |= c.eval.model_dump(include={"targets", "precision"})
         rows = [
             eval_row(c.scheme.name, nats, length=length, document=name, **about)
-            for length, nats in ((T, loss), (2 * T, 9 - loss))
+            | {"protocol": c.eval.protocols[0]}
+            for length, nats in ((T, repeats[c.seed - 1]), (2 * T, 9 - repeats[c.seed - 1]))
             for name in "ab"
         ]
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -59,96 +59,70 @@ def chosen(out: Path, losses: Losses, *words: str, **of_rows: str) -> dict[str, 
     return compose.read_yaml(out / "tuned.yaml")
 
 
-@pytest.mark.slow
-def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(tmp_path: Path) -> None:
-    by_point = {
-        "rope": {1e-3: (3.0, 3.2), 2e-3: (2.9, 3.4), 4e-3: (3.3, 3.0)},
-        "nope": {1e-3: (4.0, 4.0), 2e-3: (3.9, 3.7), 4e-3: (3.9, 3.8)},
-    }
-    losses: Losses = {
-        (name, lr, None, seed): loss
-        for name, rates in by_point.items()
-        for lr, repeats in rates.items()
-        for seed, loss in zip((1, 2), repeats, strict=True)
-    }
-    rates = chosen(tmp_path, losses, "scheme=rope,nope", RATES, "seed=1,2")
-    found = {name: (tuned["lr"], tuned["scheme_lr_ratio"]) for name, tuned in rates.items()}
-    assert found == {"rope": (1e-3, None), "nope": (2e-3, None)}
-    losses_of = [tuple(trial["losses"]) for trial in rates["rope"]["grid"]]
-    assert losses_of == [*by_point["rope"].values()]
-    assert (rates["rope"]["seeds"], rates["rope"]["length"]) == ([1, 2], T)
-    table = (tmp_path / "table.md").read_text()
-    shown = [line.split()[-2] for line in table.splitlines() if line.startswith("| rope")]
-    assert shown == ["**3.1000**", "3.1500", "3.1500"]
-    assert "At the edge of the grid, so extend it: rope (train.lr=0.001)." in table
+CHOICES: dict[str, tuple[Losses, dict[str, tuple[float, float | None]], list[str]]] = {
+    # a grid: its losses, the rate and ratio that each scheme gets, and what the table has of it
+    f"scheme=rope,nope {RATES} seed=1,2": (
+        {
+            "rope": {1e-3: (3.0, 3.2), 2e-3: (2.9, 3.4), 4e-3: (3.3, 3.0)},
+            "nope": {1e-3: (4.0, 4.0), 2e-3: (3.9, 3.7), 4e-3: (3.9, 3.8)},
+        },
+        {"rope": (1e-3, None), "nope": (2e-3, None)},
+        ["**3.1000**", "3.1500", "**3.8000**", "so extend it: rope (train.lr=0.001)."],
+    ),
+    "scheme=kerple train.lr=1e-3 train.scheme_lr_ratio=1,4": (
+        {"kerple": {(1e-3, 1): [3.0], (1e-3, 4): [2.9]}},
+        {"kerple": (1e-3, 4.0)},
+        ["so extend it: kerple (train.scheme_lr_ratio=4)."],  # the rate was not varied
+    ),
+    "scheme=rope train.lr=1e-3,2e-3 seed=1,2": (  # one that diverged with a seed is not chosen
+        {"rope": {1e-3: (3.0, 3.0), 2e-3: [1.0]}},
+        {"rope": (1e-3, None)},
+        ["**3.0000**", "diverged"],
+    ),
+    "scheme=rope,t5 train.lr=1e-3,2e-3 train.scheme_lr_ratio=1,16": (
+        {
+            "rope": {1e-3: [3.0], 2e-3: [3.1]},  # whose ratio is the rate of nothing
+            "t5": {(1e-3, 1): [4.0], (1e-3, 16): [3.2], (2e-3, 1): [3.9], (2e-3, 16): [3.1]},
+        },
+        {"rope": (1e-3, None), "t5": (2e-3, 16.0)},
+        [],
+    ),
+    f"scheme=t5 model.arch=encoder_decoder {RATES}": (
+        {"t5": {1e-3: [3.1], 2e-3: [3.0], 4e-3: [3.2]}}, {"t5": (2e-3, 16.0)}, []
+    ),
+}  # fmt: skip
 
 
-def test_a_rate_that_was_not_varied_is_at_no_edge(tmp_path: Path) -> None:
-    losses: Losses = {("kerple", 1e-3, 1.0, 1): 3.0, ("kerple", 1e-3, 4.0, 1): 2.9}
-    out = tmp_path / "not" / "there"
-    root = f"runtime.root={tmp_path}"
-    chosen(out, losses, "scheme=kerple", "train.lr=1e-3", "train.scheme_lr_ratio=1,4", root)
-    table = (out / "table.md").read_text()
-    assert "At the edge of the grid, so extend it: kerple (train.scheme_lr_ratio=4)." in table
+@pytest.mark.parametrize("words", CHOICES)
+def test_the_rate_of_least_mean_loss_at_t_over_seeds_is_chosen(words: str, tmp_path: Path) -> None:
+    losses, want, shown = CHOICES[words]
+    rates = chosen(tmp_path / "not" / "there", losses, *words.split())
+    assert {name: (got["lr"], got["scheme_lr_ratio"]) for name, got in rates.items()} == want
+    for name, got in rates.items():
+        held = [[x for x in trial["losses"] if x is not None] for trial in got["grid"]]
+        assert held == [[*of_seeds] for of_seeds in losses[name].values()]
+        assert got["length"] == T
+    table = (tmp_path / "not/there/table.md").read_text()
+    assert all(text in table for text in shown), table
 
 
-def test_a_rate_that_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> None:
-    keys = [("rope", 1e-3, None, 1), ("rope", 1e-3, None, 2), ("rope", 2e-3, None, 1)]
-    losses: Losses = dict(zip(keys, (3.0, 3.0, 1.0), strict=True))
-    words = ["scheme=rope", "train.lr=1e-3,2e-3", "seed=1,2"]
+def test_rates_of_other_schemes_stay_also_beside_schemes_that_diverged(tmp_path: Path) -> None:
+    losses: Losses = {"nope": {1e-3: [3.0], 2e-3: [3.1]}, "rope": {1e-3: [3.2], 2e-3: [3.0]}}
+    words = ["scheme=alibi,nope", "train.lr=1e-3,2e-3"]
     said = refusal(chosen, tmp_path, {}, *words)
-    assert said.startswith("scheme=rope: every rate of the grid diverged; give lower")
+    assert said.startswith("scheme=alibi,nope: every rate of the grid diverged; give lower")
     assert not (tmp_path / "tuned.yaml").exists()
-    assert chosen(tmp_path, losses, *words)["rope"]["lr"] == 1e-3
-    table = (tmp_path / "table.md").read_text()
-    assert re.findall(r"^\| rope .* (\S+) \|$", table, re.MULTILINE) == ["**3.0000**", "diverged"]
-
-
-@pytest.mark.slow
-def test_a_ratio_is_tried_and_chosen_where_a_scheme_has_parameters_alone(tmp_path: Path) -> None:
-    words = ["scheme=rope,t5", "train.lr=1e-3,2e-3", "train.scheme_lr_ratio=1,16"]
-    names = [point.config.scheme.name for point in grid(tmp_path, *words)]
-    assert names == ["rope"] * 2 + ["t5"] * 4
-    losses: dict[tuple[str, float, float | None, int], float] = {}
-    for lr in (1e-3, 2e-3):
-        losses["rope", lr, None, 1] = 3 + lr
-        for ratio in (1.0, 16.0):
-            losses["t5", lr, ratio, 1] = 3 + abs(lr - 2e-3) + abs(ratio - 16) / 16
-    rates = chosen(tmp_path, losses, *words)
-    assert (rates["rope"]["lr"], rates["rope"]["scheme_lr_ratio"]) == (1e-3, None)
-    assert (rates["t5"]["lr"], rates["t5"]["scheme_lr_ratio"]) == (2e-3, 16.0)
-
-
-def test_rates_of_other_schemes_stay_in_the_file(tmp_path: Path) -> None:
-    rates: dict[str, Any] = {}
-    for name, best in (("rope", 1e-3), ("nope", 4e-3)):
-        losses: Losses = {(name, lr, None, 1): 3 + abs(lr - best) for lr in (1e-3, 2e-3, 4e-3)}
-        rates = chosen(tmp_path, losses, f"scheme={name}", RATES)
-    assert {name: tuned["lr"] for name, tuned in rates.items()} == {"rope": 1e-3, "nope": 4e-3}
-
-
-def test_the_loss_at_t_is_of_the_targets_that_are_asked_for(tmp_path: Path) -> None:
-    losses: Losses = {("rope", lr, None, 1): 3.0 for lr in (1e-2, 4e-3)}
-    chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-2,4e-3")
-    [few, _] = grid(tmp_path, "scheme=rope", "train.lr=1e-2,4e-3", "eval.targets=3")
-    assert tuning.loss_at_t(few) == math.inf  # nothing is measured
-    [same, _] = grid(tmp_path, "scheme=rope", "train.lr=1e-2,4e-3")
-    assert tuning.loss_at_t(same) == 3.0
-
-
-def test_schemes_without_a_rate_leave_those_of_others(tmp_path: Path) -> None:
-    losses: Losses = {("nope", lr, None, 1): 3.0 for lr in (1e-3, 2e-3)}
-    words = ["scheme=rope,alibi,nope", "train.lr=1e-3,2e-3"]
-    assert refusal(chosen, tmp_path, losses, *words).startswith("scheme=rope,alibi: every rate")
-    assert [*compose.read_yaml(tmp_path / "tuned.yaml")] == ["nope"]
+    assert refusal(chosen, tmp_path, losses, *words).startswith("scheme=alibi: every rate")
+    rates = chosen(tmp_path, losses, "scheme=rope", words[1])
+    assert {name: got["lr"] for name, got in rates.items()} == {"nope": 1e-3, "rope": 2e-3}
     assert "nope" in (tmp_path / "table.md").read_text()
 
 
-def test_encoder_decoders_are_tuned_by_the_loss_of_masked_spans_at_t(tmp_path: Path) -> None:
-    losses: Losses = {("t5", lr, None, 1): 3 + abs(lr - 2e-3) for lr in (1e-3, 2e-3, 4e-3)}
-    words = ["scheme=t5", "model.arch=encoder_decoder", RATES]
-    rates = chosen(tmp_path, losses, *words, protocol="spans")["t5"]
-    assert (rates["lr"], rates["model"], rates["length"]) == (2e-3, "tiny_encoder_decoder", T)
+def test_the_loss_at_t_is_of_the_targets_that_are_asked_for(tmp_path: Path) -> None:
+    words = ["scheme=rope", "train.lr=1e-2,4e-3"]
+    chosen(tmp_path, {"rope": {1e-2: [3.0], 4e-3: [3.0]}}, *words)
+    losses = [tuning.loss_at_t(grid(tmp_path, *words, n)[0]) for n in ("eval.targets=3", "seed=1")]
+    assert losses == [math.inf, 3.0]  # of the former nothing is measured
 
 
 def test_only_the_loss_at_t_is_measured_and_any_folder_is_taken(tmp_path: Path) -> None:
