@@ -49,7 +49,7 @@ def configs(name: str) -> Iterator[Config]:
 
 
 def seedless(points: list[list[str]]) -> list[tuple[str, ...]]:
-    return [tuple(word for word in point if not word.startswith("seed=")) for point in points]
+    return [tuple(sorted(w for w in point if not w.startswith("seed="))) for point in points]
 
 
 @each
