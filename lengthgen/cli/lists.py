@@ -121,8 +121,7 @@ def record(run_dir: Path) -> dict[str, Any]:
 
 
 def _record(run_dir: Path) -> dict[str, Any]:
-    from lengthgen.evaluation.protocols import HEADLINE
-    from lengthgen.evaluation.rows import loss, stored
+    from lengthgen.evaluation.stored import HEADLINE, loss, stored
     from lengthgen.files import read_rows
     from lengthgen.runs import directory, status
 

@@ -1,7 +1,7 @@
 """Classes by name: a file of the package, or a plugin, that defines one is all that is needed.
 
 Rooms beside the core are found by the name of a file: lengthgen/ROOM/register.py lists what one
-adds, lengthgen/ROOM/cli.py its COMMANDS and LISTS (plugins -> head, rows) by name.
+adds, sections.py its SECTIONS of a report, cli.py its COMMANDS and LISTS (plugins -> head, rows).
 """
 
 import importlib
@@ -42,9 +42,9 @@ def rooms(name: str) -> tuple[ModuleType, ...]:
     return tuple(importlib.import_module(f"lengthgen.{f.parent.name}.{name}") for f in files)
 
 
-def contributed(name: str) -> list[Any]:
-    """Returns what the rooms beside the core list under a name of their module `register`."""
-    return [value for module in rooms("register") for value in getattr(module, name, ())]
+def contributed(name: str, file: str = "register") -> list[Any]:
+    """Returns what the rooms beside the core list under a name of their module of that name."""
+    return [value for module in rooms(file) for value in getattr(module, name, ())]
 
 
 def registered(

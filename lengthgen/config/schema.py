@@ -657,7 +657,8 @@ def overrides_giving(config: Config) -> list[str]:
             words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
     if "train.tuned" in compose.user_defaults():  # the run has rates of its own
         words.append("train.tuned=null")
-    default = _as_given(drafted(words))
+    default = _as_given(drafted([*words, "train.precision=fp32"]))
+    default["train"]["precision"] = "auto"  # whose choice, by torch, is another elsewhere
     default["task"] = default["corpus"].pop("task", {})
     known, scheme = flatten(default), plain["scheme"]
     for section in ("parts", "variants"):

@@ -50,7 +50,7 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     made = [context_text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(own))]
     return ReportSection(
         title=TITLE,
-        drawings={name: draw for s in made for name, draw in s.drawings.items()},
+        drawings=lambda: {name: draw for s in made for name, draw in s.drawings().items()},
         sentences=[line for s in made for line in s.sentences],
         tables=[table for s in made for table in s.tables],
         data={name: table for s in made for name, table in s.data.items()},
@@ -71,7 +71,7 @@ def context_text_section(selection: Selection, end: str) -> ReportSection:
     }
     return ReportSection(
         title=TITLE,
-        drawings={f"{name}{end}": draw for name, draw in drawings.items()},
+        drawings=lambda: {f"{name}{end}": draw for name, draw in drawings.items()},
         sentences=[
             sentence(name, T, reaches[name], found_at_shortest(rows, name))
             for name, T in _trained(rows, names).items()

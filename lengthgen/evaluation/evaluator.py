@@ -22,6 +22,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
+from lengthgen.evaluation.stored import KEPT
 from lengthgen.files import append_rows, read_rows, reading
 from lengthgen.model.build import redesigned, seed_of
 from lengthgen.model.transformer import Transformer
@@ -70,7 +71,7 @@ def evaluate(
             model.load_state_dict(kept_one.weights)
         earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen)
         said = [f"{run} after {seen:,} tokens"]
-        rows += _completed(earlier, run_dir / eval_rows.KEPT, said)
+        rows += _completed(earlier, run_dir / KEPT, said)
     return rows
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lengthgen.config.compose import overrides_of
 from lengthgen.config.registry import contributed
@@ -21,10 +21,13 @@ from lengthgen.data.windows import Ints, Span, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation import rows
 from lengthgen.evaluation.scored_text import Plan, Scored
-from lengthgen.model.transformer import Transformer
-from lengthgen.runs.distributed import Ranks
-from lengthgen.schemes import Design, Scheme
-from lengthgen.terminal import Progress
+from lengthgen.evaluation.stored import HEADLINE as HEADLINE
+
+if TYPE_CHECKING:  # a report of text needs no torch
+    from lengthgen.model.transformer import Transformer
+    from lengthgen.runs.distributed import Ranks
+    from lengthgen.schemes import Design, Scheme
+    from lengthgen.terminal import Progress
 
 Alteration = Literal["swap", "shuffle"]
 BlockSize = Callable[[int, int, int], int]  # of C, K and T
@@ -33,7 +36,6 @@ SETTINGS = {
     *("targets", "endpoints", "endpoints_per_document", "deduplicate", "max_context"),
     *("blocks", "seed", "precision"),
 }
-HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def named(name: str) -> Protocol:
     """Returns the protocol of a name. Raises UserError for an unknown one, with a suggestion."""
     if stride := re.fullmatch(r"sliding-([1-9][0-9]*)", name):
         return _sliding_by(int(stride[1]))
-    protocols = known()
+    protocols = PROTOCOLS if name in PROTOCOLS else known()  # which imports the rooms
     if name not in protocols:
         raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, protocols)}")
     return protocols[name]
@@ -185,15 +187,15 @@ class Evaluation:
     objective: Objective
     cells: Sequence[Cell]
     # Of the scheme, None, and of its variants; why a reference variant has none.
-    designs: Mapping[str | None, Design | UserError]
+    designs: "Mapping[str | None, Design | UserError]"
     plan: Plan
     run_dir: Path
-    model: Transformer
-    scheme: Scheme  # that it was trained with; that of a variant may be the model's now
+    model: "Transformer"
+    scheme: "Scheme"  # that it was trained with; that of a variant may be the model's now
     weights: str  # sha256 of their file
     tokens_seen: int
-    ranks: Ranks
-    show: Progress
+    ranks: "Ranks"
+    show: "Progress"
     seconds: float = math.inf  # that it is to take
 
 

@@ -19,12 +19,12 @@ from lengthgen.experiment import Experiment
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.model.build import redesigned
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow
+from lengthgen.probes.sections import ROWS
 from lengthgen.report.style import new_figure, saved, styled
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
-ROWS = "probes.jsonl"
 # Of a cell, that a row of a probe holds too:
 OF_CELL = "run weights scheme seed fingerprint train_length tokens_seen endpoints variant parts"
 

@@ -7,10 +7,12 @@ reports, whose rows.parquet holds the same table.
 
 import json
 import logging
+import math
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError
-from lengthgen.evaluation.rows import stored, stored_kept
+from lengthgen.evaluation.stored import stored, stored_kept
 from lengthgen.files import is_there, read_rows, replace_file
 from lengthgen.runs import directory, status
 
@@ -49,6 +51,8 @@ LOST = ["nats", "window_nats", "copy_nats", "position_nats", *LISTS[3:5]]  # whe
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
+Measured = tuple[Path, Config, list[dict[str, Any]]]  # rows of eval.jsonl
+
 _log = logging.getLogger(__name__)
 
 
@@ -68,7 +72,7 @@ def load_rows(
     by `say` in one line each. Raises UserError if nothing can be shown.
     """
     tables: list[pd.DataFrame] = []
-    folders: dict[str, Path] = {}  # by run
+    folders, measured = Folders(), list[Measured]()
     diverged: list[tuple[Path, Config]] = []  # in training: without an evaluation
     for path in _listed(paths):
         with directory.or_said(path, "shown", say):
@@ -81,7 +85,7 @@ def load_rows(
             if rows := stored(path, run=config.run_id):
                 below = rows[-1]["tokens_seen"]
                 rows = stored_kept(path, run=config.run_id, below=below) + rows
-                tables.append(_table(pd.DataFrame(rows), path, config))
+                measured.append((path, config, rows))
             elif (state := status.read_status(path, run=config.run_id).state) == "running":
                 raise UserError("it is being trained; report again when it is done")
             elif state == "diverged":
@@ -90,14 +94,17 @@ def load_rows(
                 raise UserError(f"it is not evaluated; run lengthgen eval {path}")
             else:
                 raise UserError(f"its training is {state}; rerun lengthgen train to resume")
-            folders[config.run_id] = path
+            folders[config.run_id] = str(path)
+    tables += _tables(measured, say)
     for path, config in diverged:
         with directory.or_said(path, "shown", say):
             likes = [table[table["recipe"] == config.recipe] for table in tables]
             seed = next((rows for rows in likes if len(rows)), None)
             if seed is None:
                 raise UserError("it diverged in training, and no other seed is evaluated")
-            tables.append(_table(_without_values(seed), path, config))
+            lost = _without_values(seed).assign(**_about(path, config))
+            references = lost["variant"].isin(config.eval.reference_variants)
+            tables.append(typed(lost.assign(reference=references)))
     if not tables:
         raise UserError(
             f"no run to show in {', '.join(map(str, paths)) or 'an empty list'}; lengthgen train "
@@ -111,7 +118,7 @@ def load_rows(
     current = (rows["parts"] == newest) & (rows["weights"].isna() | (rows["weights"] == trained))
     rows = rows[current].drop_duplicates([*CELL, "document"], keep="last")
     rows = rows if checkpoints else rows.loc[is_last(rows)]
-    rows.attrs["folders"] = {run: str(path) for run, path in folders.items()}
+    rows.attrs["folders"] = folders
     return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
 
 
@@ -157,31 +164,58 @@ def _listed(paths: Sequence[Path]) -> list[Path]:
     return sorted(listed.values(), key=lambda path: not (path / ROWS).is_file())
 
 
-def _table(rows: pd.DataFrame, path: Path, config: Config) -> pd.DataFrame:
-    """Returns rows of eval.jsonl with what is known of their run."""
-    table = rows.reindex(columns=COLUMNS)
+class Folders(dict[str, str]):
+    """Folders by run. pandas copies what is attached to a table, deeply, at each step."""
+
+    def __deepcopy__(self, memo: object) -> "Folders":
+        return self
+
+
+def _tables(measured: Sequence[Measured], say: Callable[[str], None]) -> list[pd.DataFrame]:
+    """Returns the rows of runs, typed all at once: of each alone if one is damaged."""
+    try:
+        return [_table(measured)] if measured else []
+    except Exception:
+        tables = list[pd.DataFrame]()
+        for run in measured:
+            with directory.or_said(run[0], "shown", say):
+                tables.append(_table([run]))
+        return tables
+
+
+def _table(measured: Sequence[Measured]) -> pd.DataFrame:
+    """Returns the rows of eval.jsonl with what is known of their runs."""
+    about = pd.DataFrame([_about(path, config) for path, config, _ in measured]).set_index("run")
+    rows = pd.DataFrame([row for *_, own in measured for row in own]).reindex(columns=COLUMNS)
     of_task = ["unit", "chance"]  # which a skipped length of a task lacks
-    table[of_task] = table[of_task].ffill().bfill()
-    logged = [f"train/{name}" for name in ("tokens", "tokens_per_s", "peak_mib")]
-    log = pd.DataFrame(read_rows(path / "train.jsonl", run=config.run_id), columns=logged)
-    tokens, speed, memory = (log[name].astype(float) for name in logged)
-    seconds = (tokens.diff().fillna(tokens) / speed).sum()
+    of_run = rows.groupby("run")[of_task]
+    rows[of_task] = of_run.ffill().fillna(of_run.bfill())
+    rows = rows.assign(**{name: rows["run"].map(about[name]) for name in about})
+    references = {config.run_id: config.eval.reference_variants for _, config, _ in measured}
+    of_row = zip(rows["run"], rows["variant"], strict=True)
+    return typed(rows.assign(reference=[variant in references[run] for run, variant in of_row]))
+
+
+def _about(path: Path, config: Config) -> dict[str, Any]:
+    """Returns what is known of a run."""
+    log = read_rows(path / "train.jsonl", run=config.run_id)
+    tokens = [0, *(row["train/tokens"] for row in log)]
+    steps = zip(pairwise(tokens), log, strict=True)
+    seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
     provenance = directory.read_provenance(path, run=config.run_id)
     plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
-    about: dict[str, Any] = {
+    return {
         "run": config.run_id,
         "recipe": config.recipe,
         "seed": config.seed,
         "parameters": provenance.get("n_parameters"),
         "train_seconds": seconds or None,
-        "peak_mib": memory.max(),
-        "tokens_per_s": tokens.iloc[-1] / seconds if seconds else None,
+        "peak_mib": max((row["train/peak_mib"] for row in log), default=None),
+        "tokens_per_s": tokens[-1] / seconds if seconds else None,
         "state": status.read_status(path, run=config.run_id).state,
         "config": json.dumps(plain, default=str),
         "environment": json.dumps(_environment(provenance)),
     }
-    references = set(config.eval.reference_variants)
-    return typed(table.assign(**about, reference=table["variant"].isin(references)))
 
 
 def of_model(rows: Sequence[Mapping[str, Any]], config: Config) -> pd.DataFrame:

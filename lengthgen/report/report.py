@@ -8,26 +8,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
 
 from lengthgen import escaping
 from lengthgen.config import compose, registry
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
-from lengthgen.report import figures, tables
-from lengthgen.report import over_training as training
-from lengthgen.report.figures import Colours
+from lengthgen.report import tables
 from lengthgen.report.load import MANIFEST, ROWS, is_last, load_rows, only, save_rows
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import curves, findings, over_training, unchanged
-from lengthgen.report.style import MAX_LINES, saved
 from lengthgen.report.tables import Numbers, Table
 
+if TYPE_CHECKING:  # matplotlib takes as long as all that a terminal shows, which does without it
+    from matplotlib.figure import Figure
+
+    from lengthgen.report.figures import Colours
+
+Drawings = Mapping[str, "Callable[[], Figure | None]"]  # by file
 PHRASES = {
     "uses": "uses context beyond T",
     "flat": "neither gains nor loses from context beyond T",
@@ -44,13 +45,13 @@ MOST_SENTENCES = 12  # of a page; of more series, one on each verdict
 class ReportSection:
     """What a page shows under one heading: a figure, sentences, a table, and then the others.
 
-    A room beside the core adds sections: `SECTIONS` of its module `register` lists functions that
+    A room beside the core adds sections: `SECTIONS` of its module `sections` lists functions that
     take the data frame of load and return a ReportSection, or None where no row is theirs.
     """
 
     title: str
     headline: str = ""  # what all of it comes to
-    drawings: Mapping[str, Callable[[], Figure | None]] = field(default_factory=dict)  # by file
+    drawings: Callable[[], Drawings] = dict
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # by name
@@ -59,9 +60,9 @@ class ReportSection:
     summary: Sequence[Table] = ()  # for a terminal
 
     @cached_property
-    def figures(self) -> dict[str, Figure]:
+    def figures(self) -> "dict[str, Figure]":
         """The drawings that have something to show, drawn when they are first asked for."""
-        drawn = {name: draw() for name, draw in self.drawings.items()}
+        drawn = {name: draw() for name, draw in self.drawings().items()}
         return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
@@ -82,18 +83,20 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
     made = list[ReportSection | None]()
     for i, text in enumerate(texts, start=1):
         known, end = findings(text.rows), f"-{i}" if i > 1 else ""
-        colours = _colours(text.rows, known, {*rows["scheme"]})
+        colours = partial(_colours, text.rows, known, {*rows["scheme"]})
         made += [
             text_section(text, known, end, colours, lengths=lengths, alone=len(texts) == 1),
             training_section(text, end, colours),
         ]
     last = rows.loc[is_last(rows)]
-    made += [make(last) for make in registry.contributed("SECTIONS")]
+    made += [make(last) for make in registry.contributed("SECTIONS", "sections")]
     return [*(section for section in made if section is not None), method(last, lost)]
 
 
-def _colours(rows: pd.DataFrame, known: pd.DataFrame, schemes: Collection[str]) -> Colours:
+def _colours(rows: pd.DataFrame, known: pd.DataFrame, schemes: Collection[str]) -> "Colours":
     """Returns the colours of all series, those of tables first and in their order."""
+    from lengthgen.report import figures
+
     order = Numbers(known[known["protocol"] == next(iter(known["protocol"]))]).series
     colours = figures.series_colours(rows, schemes, unchanged(rows))
     return {name: colours[name] for name in (*order, *({*colours} - {*order}))}
@@ -103,7 +106,7 @@ def text_section(
     selection: Selection,
     known: pd.DataFrame,
     end: str,
-    colours: Colours,
+    colours: "Callable[[], Colours]",
     *,
     lengths: Sequence[int],
     alone: bool,
@@ -116,26 +119,32 @@ def text_section(
     numbers = {name: Numbers(rows) for name, rows in by_protocol.items()}
     main, *others = by_protocol  # the headline first
     bases = unchanged(selection.rows)
-    crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0], bases)
-    look: Any = {"colours": colours}
-    lines = partial(figures.curve, pd.concat([by_protocol[main], crops]), **look)
-    own = numbers[main]
-    drawings = {
-        "overview": partial(figures.dots, by_protocol[main], own.T, own.common[-1], **look),
-        "curve": lines,
-        "curve-each": partial(lines, each=True),
-        "gain": partial(figures.gain, by_protocol[main], **look),
-        "positions": partial(figures.positions, selection.rows, **look),
-    }
-    for name in others:
-        if named(name).altered is None:
-            drawings[f"curve-{name}"] = partial(figures.curve, by_protocol[name], **look)
+
+    def drawings() -> Drawings:
+        from lengthgen.report import figures
+
+        crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0], bases)
+        look: Any = {"colours": colours()}
+        lines = partial(figures.curve, pd.concat([by_protocol[main], crops]), **look)
+        own = numbers[main]
+        drawn = {
+            "overview": partial(figures.dots, by_protocol[main], own.T, own.common[-1], **look),
+            "curve": lines,
+            "curve-each": partial(lines, each=True),
+            "gain": partial(figures.gain, by_protocol[main], **look),
+            "positions": partial(figures.positions, selection.rows, **look),
+        }
+        for name in others:
+            if named(name).altered is None:
+                drawn[f"curve-{name}"] = partial(figures.curve, by_protocol[name], **look)
+        return {f"{name}{end}": draw for name, draw in drawn.items()}
+
     notes = known[(known["quantity"] == "note") & ~known["reference"]]
     limits = notes.groupby("word", sort=False)["series"].unique()
     n_series = known.loc[~known["reference"], "series"].nunique()
     return ReportSection(
         title=f"C{selection.title[1:]}",
-        drawings={f"{name}{end}": draw for name, draw in drawings.items()},
+        drawings=drawings,
         headline=headline(numbers[main]),
         sentences=[*sentences(numbers[main], bases)],
         tables=[
@@ -156,23 +165,31 @@ def text_section(
     )
 
 
-def training_section(selection: Selection, end: str, colours: Colours) -> ReportSection | None:
+def training_section(
+    selection: Selection, end: str, colours: "Callable[[], Colours]"
+) -> ReportSection | None:
     """Returns loss at T and gains over training, of series with several checkpoints, if any."""
     if selection.earlier.empty:
         return None
+    from lengthgen.report import over_training as training
+
     several = selection.rows[selection.rows["series"].isin(selection.earlier["series"])]
     known = over_training(replace(selection, rows=several))
     shown = training.training_points(known)
     if shown.empty:  # without T
         return None
-    look: Any = {"colours": colours}
-    return ReportSection(
-        title=f"Over training: {selection.title}",
-        drawings={
+
+    def drawings() -> Drawings:
+        look: Any = {"colours": colours()}
+        return {
             f"training{end}": partial(training.losses, shown, **look),
             f"training-gain{end}": partial(training.gains, shown, **look),
             f"training-gain-by-loss{end}": partial(training.gains, shown, by_loss=True, **look),
-        },
+        }
+
+    return ReportSection(
+        title=f"Over training: {selection.title}",
+        drawings=drawings,
         tables=training.tables(known, shown),
         data={f"training{end}": known.loc[known["quantity"] != "note"]},
         summary=training.training_summary(known, shown),
@@ -315,6 +332,8 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
     Every text may come from a file, and is escaped. Figures are images, so that what an SVG holds
     can neither run nor load anything.
     """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("lengthgen.report", "."),
         autoescape=True,
@@ -337,6 +356,8 @@ def write_pages(
     rows come from this folder, whose rows and manifest stay as they are. Raises UserError for a
     folder that cannot be written.
     """
+    from lengthgen.report.style import MAX_LINES, saved
+
     schemes = sorted(set(rows["scheme"]))
     several = f"{len(schemes)} schemes" if len(schemes) > MAX_LINES else ", ".join(schemes)
     svgs = {n: saved(drawn, "svg") for section in made for n, drawn in section.figures.items()}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from lengthgen import schemes
 from lengthgen.config import compose
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible
@@ -200,7 +199,11 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
     varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
     names = [_name(series, varied) for series in first]
-    oracles = {name for name, part in schemes.part_classes().items() if part.reads_alignment}
+    oracles = set[str]()
+    if rows["unit"].notna().any():  # of a task: the alignment of a text is not known
+        from lengthgen import schemes
+
+        oracles = {name for name, part in schemes.part_classes().items() if part.reads_alignment}
     labels: dict[tuple[Any, ...], str] = {}
     for series, name in zip(first, names, strict=True):
         twins = [twin for twin, its_name in zip(first, names, strict=True) if its_name == name]

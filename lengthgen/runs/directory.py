@@ -91,12 +91,16 @@ def write_provenance(
     """
     if read_provenance(run_dir, run=run):
         return
+    import torch
+
     provenance: dict[str, Any] = {
         "run": run,
         "training": secrets.token_hex(2),
         "argv": [utf8(word) for word in sys.argv],
         "host": platform.node(),
         **environment(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        or ["MPS"] * torch.backends.mps.is_available(),
         **n_parameters(weights),
         "code": {**code},
     }
@@ -115,8 +119,6 @@ def n_parameters(weights: "Mapping[str, Tensor]") -> dict[str, int]:
 
 def environment() -> dict[str, Any]:
     """Returns commit, machine and versions of this process."""
-    import torch
-
     cpuinfo = Path("/proc/cpuinfo")
     cpus = re.findall("^model name.*: (.+)", cpuinfo.read_text(), re.M) if cpuinfo.exists() else []
     top = Path(__file__).parents[2]  # the checkout, if this package is not installed
@@ -133,8 +135,6 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "lengthgen": __version__,
         "libraries": {name: version(name) for name in LIBRARIES.split()},
-        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        or ["MPS"] * torch.backends.mps.is_available(),
     }
 
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import IOBase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -125,11 +126,16 @@ def read_status(run_dir: Path, *, run: str) -> Status:
     return status
 
 
+@cache
+def _adapter() -> TypeAdapter[Status]:
+    return TypeAdapter(Status)
+
+
 def _read(run_dir: Path, *, run: str) -> Status | None:
     with suppress(UserError, ValueError):
         row = read_of_run(run_dir / "status.json", run=run)
         own = {key: row[key] for key in row.keys() & {*Status._fields}}
-        return TypeAdapter(Status).validate_python(own, strict=True)
+        return _adapter().validate_python(own, strict=True)
     return None
 
 

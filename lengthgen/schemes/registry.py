@@ -19,8 +19,6 @@ from lengthgen.errors import UserError, suggestion
 from lengthgen.schemes.base import HOOKS, ModelDims, Part
 from lengthgen.schemes.scheme import Scheme
 
-WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for comparison
-
 
 @cache
 def part_classes(plugins: tuple[Plugin, ...] = ()) -> dict[str, type[Part]]:

@@ -9,7 +9,7 @@ import yaml
 
 from lengthgen.config import compose
 from lengthgen.errors import UserError
-from lengthgen.evaluation.rows import loss, stored
+from lengthgen.evaluation.stored import loss, stored
 from lengthgen.files import replace_file
 from lengthgen.report import tables
 from lengthgen.sweep import grid

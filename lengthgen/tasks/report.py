@@ -88,7 +88,9 @@ def tasks_section(rows: pd.DataFrame) -> ReportSection | None:
     names: list[Hashable] = ["task", "series", "seeds"]
     return ReportSection(
         title=f"Tasks: {', '.join(task.name for task in results)}",
-        drawings={f"accuracy-{t.name}": partial(accuracy_figure, t, colours) for t in results},
+        drawings=lambda: {
+            f"accuracy-{t.name}": partial(accuracy_figure, t, colours) for t in results
+        },
         tables=tables,
         notes=[note for task in results for note in task.selection.notes],
         data={"tasks": pd.concat(by_length, names=names).reset_index()},

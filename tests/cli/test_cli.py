@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 from commands import Ran, Shell, here, one_run
+from frames import write_run
 from small import SMALL
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -34,6 +35,20 @@ def completing(typed: str) -> dict[str, str]:
     return {"_LENGTHGEN_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": typed}
 
 
+def imported_by(words: str, **environment: str) -> set[str]:
+    """Returns the modules that a command has imported at its end."""
+    code = (
+        "import sys, atexit; from lengthgen.__main__ import main;"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    command, env = [sys.executable, "-c", code, *words.split()], {**os.environ, **environment}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert "Traceback" not in ran.stderr
+    imported = {*ran.stderr.splitlines()[-1].split()}
+    assert "lengthgen.cli" in imported
+    return imported
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "environment"),
@@ -45,17 +60,20 @@ def completing(typed: str) -> dict[str, str]:
 def test_help_tab_and_a_mistake_answer_at_once_and_without_torch(
     words: str, environment: dict[str, str]
 ) -> None:
-    code = (
-        "import sys, atexit; from lengthgen.__main__ import main;"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
-    )
-    command, env = [sys.executable, "-c", code, *words.split()], {**os.environ, **environment}
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert "Traceback" not in ran.stderr
-    imported = {*ran.stderr.splitlines()[-1].split()}
-    assert "lengthgen.cli" in imported
+    imported = imported_by(words, **environment)
     assert imported & {"torch", "numpy", "pandas", "wandb", "matplotlib"} == set()
     assert len(imported) < 600  # 312 to 451, in half a second: imports are what it costs
+
+
+@pytest.mark.slow
+def test_runs_of_text_are_listed_shown_and_reported_without_torch(tmp_path: Path) -> None:
+    write_run(tmp_path, losses={512: 3.0, 1024: 2.5})
+    where = f"runtime.root={tmp_path}"
+    assert imported_by(f"list runs {where}") & {"torch", "numpy", "pandas"} == set()
+    shown = imported_by(f"show {where}")
+    assert shown & {"torch", "matplotlib"} == set()
+    assert "lengthgen.report.tables" in shown
+    assert "torch" not in imported_by(f"report {where} --out {tmp_path}/report")
 
 
 def test_the_help_has_a_whole_line_of_each_command(shell: Shell) -> None:

@@ -36,7 +36,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation import evaluator, scoring
 from lengthgen.evaluation import plan as plans
 from lengthgen.evaluation.protocols import PROTOCOLS, Cell, Evaluation, cells_of
-from lengthgen.evaluation.rows import loss
+from lengthgen.evaluation.stored import loss
 from lengthgen.files import write_rows
 from lengthgen.report import report
 from lengthgen.runs import directory, status

@@ -20,8 +20,8 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import Endpoint, Span, targets_of
 from lengthgen.evaluation import evaluator, protocols, rows
 from lengthgen.evaluation.protocols import PROTOCOLS, Cell
-from lengthgen.evaluation.rows import loss as loss_of
 from lengthgen.evaluation.scored_text import Plan
+from lengthgen.evaluation.stored import loss as loss_of
 from lengthgen.model.transformer import Transformer
 
 LETTERS = "abcd"

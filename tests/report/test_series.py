@@ -55,7 +55,7 @@ def test_a_variant_that_was_defined_otherwise_is_a_series_of_its_own() -> None:
 def test_seeds_are_one_series_variants_stand_behind_it_and_what_is_given_pairs_is_a_bound() -> None:
     abacus = config(parts={"abacus": {}})
     tables = frame(3.0, seeds=(1,)), frame(3.0, seeds=(2,)), frame(3.0, variant="yarn+window")
-    found = names(*tables, frame(3.0, scheme="abacus", config=abacus))
+    found = names(*tables, frame(3.0, scheme="abacus", config=abacus, unit="digits"))
     assert found == ["abacus (upper bound)", "rope", "rope + yarn + window"]
 
 

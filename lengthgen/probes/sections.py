@@ -4,17 +4,23 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from lengthgen.files import is_there, read_rows
+
+ROWS = "probes.jsonl"
+
 
 def _section(rows: Any) -> Any:
-    from lengthgen.files import read_rows
-    from lengthgen.probes.run import ROWS, probe_classes, title_of
+    folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
+    files = {run: Path(folders[run], ROWS) for run in set(rows["run"]) & folders.keys()}
+    if not any(map(is_there, files.values())):  # what follows imports torch
+        return None
+    from lengthgen.probes.run import probe_classes, title_of
     from lengthgen.report.report import ReportSection
     from lengthgen.report.tables import Table, TableCell
 
     known, lines = probe_classes(), list[tuple[str, str, str]]()
-    folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
-    for run in set(rows["run"]) & folders.keys():
-        written = read_rows(Path(folders[run], ROWS), run=run)
+    for run, file in files.items():
+        written = read_rows(file, run=run)
         about = ("weights", "endpoints", "parts", "code")
         groups = groupby(written, key=lambda row: (title_of(row), [*map(row.get, about)]))
         newest = {title: [*group] for (title, *_), group in groups}
