@@ -200,7 +200,8 @@ def _run_of(command: str, root: Path, **options: Any) -> Path:
     except (UserError, ValueError) as error:  # of shlex: an open quotation mark
         raise UserError(f"train.init_from: {command}: {error}") from None
     if not run_dir.exists():
-        raise UserError(f"train.init_from: no {run_dir}; first lengthgen train {command}")
+        remedy = f"first lengthgen train {command}"
+        raise UserError(f"train.init_from: {root} has no {run_dir.name}; {remedy}")
     return run_dir
 
 

@@ -79,7 +79,7 @@ def push(config: Config, run_dir: Path, *, again: bool, say: Callable[[str], Non
         raise UserError("runtime.wandb=off: so nothing can be pushed; drop it")
     with (
         status.run_lock(run_dir, "train"),
-        Tracker(config, run_dir, say=say, again=again) as tracker,
+        Tracker(config, run_dir, say=say, again=again, is_push=True) as tracker,
     ):
         tracker.results()
         if not tracker.is_open:
@@ -94,8 +94,15 @@ class Tracker:
     """
 
     def __init__(
-        self, config: Config, run_dir: Path, *, say: Callable[[str], None], again: bool = False
+        self,
+        config: Config,
+        run_dir: Path,
+        *,
+        say: Callable[[str], None],
+        again: bool = False,
+        is_push: bool = False,  # what is refused is not kept for a later one
     ) -> None:
+        self._is_push = is_push
         self._config, self._run_dir, self._say = config, run_dir.absolute(), say
         self._suffix = f"-{secrets.token_hex(2)}" if again else ""
         self._warnings: list[str] = []
@@ -176,6 +183,9 @@ class Tracker:
             except Exception as error:
                 self._refusal = f"{_shortened(str(error))}; "
                 wandb.teardown()
+                if self._is_push:
+                    self._say(f"W&B: {self._refusal.removesuffix('; ')}")
+                    return None
         run = self._init("offline")
         upload = f"wandb sync {run.settings.sync_dir}"
         if self._refusal:

@@ -51,8 +51,7 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     # Of another name a shell would run parts.
     fitting = [n for n in ids if n.startswith(incomplete) and re.fullmatch(r"[\w.=+,-]+", n)]
     keys = complete_overrides(ctx, incomplete)
-    sections = ("",) if ctx.command.name == "report" else ("eval.", "runtime.")
-    return fitting + [key for key in keys if key.startswith(sections)]
+    return fitting + keys
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -92,7 +91,7 @@ Runs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RUN ...] [KEY=VALUE ...]",
-        help="Run ids, unique beginnings of ids, or paths; and overrides.",
+        help="Ids, their beginnings, globs, paths; scheme=rope state=stopped; and overrides.",
         autocompletion=complete_runs,
     ),
 ]
@@ -139,31 +138,72 @@ def names_and_overrides(arguments: Sequence[str] | None) -> tuple[list[str], lis
 def chosen_runs(
     arguments: Sequence[str] | None, *sections: str
 ) -> tuple[list[Path], dict[str, Any]]:
-    """Returns the directories of the RUNs, and the values of the KEY=VALUEs by key.
+    """Returns the directories of the runs that arguments choose, and values of KEY=VALUEs by key.
 
-    Of no RUN, the newest. Raises UserError for a key outside the sections, or unknown in them.
+    RUNs are paths, ids, their beginnings and globs such as rope-*. KEY=VALUEs of the sections are
+    changes; the others are conditions such as seed=1,2 and state=stopped, which keep of the RUNs,
+    or of all runs, those that meet them. Without either it is the newest.
+
+    Raises UserError for a key that is unknown in the sections.
     """
     from lengthgen.config import compose
     from lengthgen.runs import directory
 
     names, overrides = names_and_overrides(arguments)
-    changes = compose.values(overrides)
+    changing = [w for w in overrides if w.startswith(tuple(f"{name}." for name in sections))]
+    changes = compose.values(changing)
     compose.check_changes(changes, sections)
-    root, found = compose.root_of(changes), list[Path]()
+    root = compose.root_of(changes)
+    found, conditions = named_runs(names, root), [w for w in overrides if w not in changing]
+    if conditions:
+        found = meeting(found or directory.every(root), conditions)
+    if not found:
+        found = [directory.newest_run(root)]
+        if "eval" in sections:
+            warn_once(f"the newest run: {found[0].name}")
+    return found, changes
+
+
+def named_runs(names: Sequence[str], root: Path) -> list[Path]:
+    """Returns the directories of RUNs. Raises UserError if one is none, or of several all are."""
+    from lengthgen.runs import directory
+
+    found = list[Path]()
     for name in names:
         try:
-            found.append(directory.find(name, root))
+            found += directory.find_all(name, root)
         except UserError:
             if len(names) == 1 or not Path(name).is_dir():
                 raise
             warn_once(f"{name}: no run, left out")  # runs/* has more than runs
     if names and not found:
         raise UserError(f"none of {', '.join(names)} is a run")
-    return found or [directory.newest_run(root)], changes
+    return list(dict.fromkeys(found))
+
+
+def meeting(run_dirs: Sequence[Path], conditions: Sequence[str]) -> list[Path]:
+    """Returns the runs that meet conditions such as scheme=rope, seed=1,2 and state=stopped.
+
+    One that is damaged has the state unreadable, and no other value. Raises UserError for none.
+    """
+    from lengthgen.config import compose
+    from lengthgen.runs import directory, status
+
+    configs: dict[str, dict[str, Any]] = {}
+    for path in run_dirs:
+        try:
+            configs[str(path)] = directory.plain_config(path)
+            if any(condition.startswith("state=") for condition in conditions):
+                run = directory.load_config(path).run_id
+                configs[str(path)]["state"] = status.read_status(path, run=run).state
+        except UserError:
+            configs[str(path)] = {"state": "unreadable"}
+    kept = compose.runs_matching(configs, conditions)
+    return [path for path in run_dirs if str(path) in kept]
 
 
 def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[str]]:
-    """Returns the RUNs, the folder of runs, and the conditions of a command that selects runs."""
+    """Returns the RUNs, the folder of runs, and the conditions of a command that shows all runs."""
     from lengthgen.config import compose
 
     names, overrides = names_and_overrides(arguments)

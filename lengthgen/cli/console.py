@@ -36,8 +36,12 @@ def print_table(head: list[str], rows: Sequence[list[str]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold")
-    for name in head:
-        table.add_column(name, overflow="fold")  # a path that is cut cannot be copied
+    for name in head:  # a path that is cut cannot be copied, nor an id that is broken
+        table.add_column(name, overflow="fold", no_wrap=name == "run")
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
-    Console().print(table)
+    console = Console()
+    if "run" in head:  # room for ids, and for one word of each other column
+        ids = max(len(row[head.index("run")]) for row in [head, *rows])
+        console.width = max(console.width, ids + 10 * len(head))
+    console.print(table)

@@ -4,13 +4,20 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Json, Plugin, complete_overrides, selection
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    Json,
+    Plugin,
+    complete_runs,
+    meeting,
+    named_runs,
+    selection,
+)
 from lengthgen.cli.console import echo, print_table, warn_once
 from lengthgen.config.registry import rooms
 from lengthgen.errors import UserError, suggestion
@@ -39,9 +46,9 @@ def list_kind(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE ...]",
-            help="Which runs, such as scheme=rope,alibi; runtime.root=DIR: where they are.",
-            autocompletion=complete_overrides,
+            metavar="[RUN ...] [KEY=VALUE ...]",
+            help="Which runs: rope-*, scheme=rope,alibi state=stopped; runtime.root=DIR: where.",
+            autocompletion=complete_runs,
         ),
     ] = None,
     config_dir: ConfigDir = None,
@@ -53,10 +60,10 @@ def list_kind(
         what = f"no such kind {kind!r}; {suggestion(kind, KINDS)}" if kind else f"what? {KNOWN}"
         raise UserError(f"list: {what}")
     names, root, conditions = selection(arguments)
-    if unused := names or (kind != "runs" and conditions):
-        raise UserError(f"{unused[0]}: list takes KEY=VALUE of runs alone; drop it")
+    if kind != "runs" and (unused := names + conditions):
+        raise UserError(f"{unused[0]}: list chooses among runs alone; drop it")
     if kind == "runs":
-        records = runs(root, conditions)
+        records = runs(root, names, conditions)
         if not records:
             warn_once(f"no runs in {root} yet")
         head, rows = table(records)
@@ -89,20 +96,16 @@ def choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Liste
     return head, rows
 
 
-def runs(root: Path, conditions: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Returns the records of the runs that meet conditions, the newest last."""
-    from lengthgen.config import compose
+def runs(
+    root: Path, names: Sequence[str] = (), conditions: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Returns the records of the runs of these names that meet conditions, the newest last."""
     from lengthgen.runs import directory
 
-    run_dirs = sorted(directory.run_dirs(root), key=directory.written_at)
+    run_dirs = named_runs(names, root) or directory.run_dirs(root)
     if conditions and run_dirs:
-        configs: dict[str, dict[str, Any]] = {}
-        for path in run_dirs:
-            with suppress(UserError):  # what is damaged is no run of any value
-                configs[path.name] = directory.plain_config(path)
-        kept = compose.runs_matching(configs, conditions)
-        run_dirs = [path for path in run_dirs if path.name in kept]
-    return [record(run_dir) for run_dir in run_dirs]
+        run_dirs = meeting(run_dirs, conditions)
+    return [record(run_dir) for run_dir in sorted(run_dirs, key=directory.written_at)]
 
 
 def record(run_dir: Path) -> dict[str, Any]:
@@ -134,7 +137,7 @@ def _record(run_dir: Path) -> dict[str, Any]:
     newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(own))
     most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
     own = [row for row in own if row["endpoints"] == most[0][0]]
-    steps += [int(row["train/step"]) for row in trained[-1:]]
+    step = max([*steps, *(int(row["train/step"]) for row in trained[-1:])], default=0)
     ppl: dict[int, float | None] = {}
     for n in sorted({row["length"] for row in own}):
         nats = loss([row for row in own if row["length"] == n])
@@ -142,12 +145,16 @@ def _record(run_dir: Path) -> dict[str, Any]:
     return {
         "run": run_dir.name,
         "folder": str(run_dir),
+        "scheme": config.scheme.name,
+        "seed": config.seed,
+        "lr": config.train.lr,
+        "T": own[0]["train_length"] if own else config.train.length,
         "state": state,
         "reason": reason,
-        "step": max(steps, default=0),
+        "step": step,
         "steps": config.train.steps,
-        "tokens": int(trained[-1]["train/tokens"]) if trained else None,
-        "train_length": own[0]["train_length"] if own else config.train.length,
+        "tokens": step * config.train.batch_tokens,
+        "budget": config.train.steps * config.train.batch_tokens,
         "ppl": ppl,
     }
 
@@ -157,9 +164,10 @@ def table(records: Sequence[dict[str, Any]]) -> Listed:
     rows: list[list[str]] = []
     for r in records:
         ppl = r.get("ppl") or {}
-        shown = [(n, ppl.get(n)) for n in (r["train_length"], max(ppl))] if ppl else []
+        shown = [(n, ppl.get(n)) for n in (r["T"], max(ppl))] if ppl else []
         ppls = ["" if x is None else f"{x:,.2f} at {n:,}" for n, x in shown] or ["", ""]
-        step = f"{r['step']}/{r['steps']}" if "step" in r else ""
-        tokens = f"{r['tokens']:,}" if r.get("tokens") is not None else ""
-        rows.append([r["run"], r["state"], step, tokens, *ppls, r["reason"] or ""])
-    return ["run", "state", "step", "tokens", "ppl at T", "ppl at the longest", "why"], rows
+        about = [str(r.get(key, "")) for key in ("scheme", "seed", "lr", "T")]
+        tokens = f"{r['tokens']:,} of {r['budget']:,}" if r.get("budget") else ""  # imported: 0
+        rows.append([r["run"], *about, tokens, r["state"], *ppls, r["reason"] or ""])
+    head = ["run", "scheme", "seed", "lr", "T", "tokens", "state", "ppl at T"]
+    return [*head, "ppl at the longest", "why"], rows

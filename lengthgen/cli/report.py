@@ -56,7 +56,8 @@ def write_report(
         raise UserError("a part of a folder needs --out DIR")
     if conditions and out and out.resolve() in folders:
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
-    paths = [Path(name) if Path(name).is_dir() else directory.find(name, root) for name in names]
+    found = [[Path(n)] if Path(n).is_dir() else directory.find_all(n, root) for n in names]
+    paths = [path for each in found for path in each]
     rows = load.load_rows(paths or directory.every(root), checkpoints=True, say=warn)
     if conditions:
         rows = report.matching(rows, conditions)

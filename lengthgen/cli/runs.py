@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Runs, chosen_runs, names_and_overrides
+from lengthgen.cli.arguments import Runs, chosen_runs
 from lengthgen.cli.console import echo, print_table, warn
 from lengthgen.cli.lists import record, table
 from lengthgen.errors import UserError
@@ -65,9 +65,12 @@ def files(run_dir: Path) -> list[tuple[Path, int]]:
 def remove_runs(
     arguments: Runs = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    optimizer: Annotated[
+        bool, typer.Option("--optimizer", help="Of finished runs all but the last weights.")
+    ] = False,
 ) -> None:
     """Remove runs: says what goes, then asks. A run that is being worked on stays."""
-    if not names_and_overrides(arguments)[0]:
+    if all(word.startswith("runtime.") for word in arguments or []):
         raise UserError("rm: name the runs that are to go; lengthgen list runs shows them")
     run_dirs = [*{path.resolve(): path for path in chosen_runs(arguments, "runtime")[0]}.values()]
     head, rows = table([record(run_dir) for run_dir in run_dirs])
@@ -77,6 +80,8 @@ def remove_runs(
         sizes = [sum(size for _, size in files(run_dir)) for run_dir in run_dirs]
         cells = [[*row, f"{size:,}"] for row, size in zip(rows, sizes, strict=True)]
         print_table([*head, "bytes"], cells)
+        if optimizer:
+            return _drop_optimizers(run_dirs)
         if not yes:
             if not sys.stdin.isatty():
                 raise UserError("rm: nothing is removed: no terminal to confirm on; give --yes")
@@ -88,6 +93,17 @@ def remove_runs(
             run_dir.rename(gone)
             shutil.rmtree(gone.parent)
             echo(f"removed {run_dir}")
+
+
+def _drop_optimizers(run_dirs: list[Path]) -> None:
+    """Removes what finished runs would resume from; nothing measures it."""
+    from lengthgen.runs import checkpoints, directory, status
+
+    for run_dir in run_dirs:
+        with directory.or_said(run_dir, "made smaller", warn if run_dirs[1:] else None):
+            if status.final_weights(run_dir, run=directory.load_config(run_dir).run_id) is None:
+                raise UserError(f"{run_dir} is not finished: it resumes with its optimizer")
+            echo(f"{run_dir}: {checkpoints.drop_optimizer(run_dir):,} bytes removed")
 
 
 @contextmanager

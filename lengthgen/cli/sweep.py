@@ -74,7 +74,9 @@ def _search(overrides: list[str], n: int, jobs: int, gpus: int | None, **given: 
     from lengthgen.sweep.search import search
     from lengthgen.terminal import from_here
 
-    trials = search(overrides, n, jobs=jobs, run=partial(run, jobs=jobs, gpus=gpus), **given)
+    trials = search(
+        overrides, n, jobs=jobs, run=partial(run, jobs=jobs, gpus=gpus), say=warn_once, **given
+    )
     rows = [
         [*point.varied.values(), f"{loss:.4f}", state.state, from_here(point.run_dir)]
         for point, state, loss in trials

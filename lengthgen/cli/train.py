@@ -18,8 +18,10 @@ from lengthgen.cli.arguments import (
     note_defaults,
     refuse_limit,
 )
-from lengthgen.cli.console import echo, warn
+from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.errors import UserError
+
+MORE = "train.init_from=RUN begins with the weights of a run, without its optimizer"
 
 if TYPE_CHECKING:
     from lengthgen.config.schema import Config
@@ -58,6 +60,7 @@ def train(
         raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
     from lengthgen.config.schema import to_plain
     from lengthgen.experiment import changed, resolve
+    from lengthgen.runs.directory import load_config
 
     overrides = [*(overrides or []), *limited(limit)]
     files, options = plugin or [], list[str]()
@@ -67,6 +70,8 @@ def train(
     else:
         run_dir, experiment = changed(base, overrides, config_dir=config_dir, plugins=files)
         options = ["--from", str(run_dir)]
+        if load_config(run_dir).train.tokens not in (0, experiment.config.train.tokens):
+            warn_once(f"another budget, whose schedule is another: it begins at step 0; {MORE}")
     config = experiment.config
     refuse_limit(limit, [config])
     if cfg is not None:

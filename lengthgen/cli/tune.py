@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, note_defaults
-from lengthgen.cli.console import echo
+from lengthgen.cli.console import echo, warn_once
 from lengthgen.cli.sweep import DryRun, Jobs, Slurm, print_states, run, slurm_overrides
 
 
@@ -32,7 +32,9 @@ def tune(
 
     note_defaults(overrides, config_dir)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
-    points = tuning.tuning_points(combined, out=out, config_dir=config_dir, plugins=plugin or [])
+    points = tuning.tuning_points(
+        combined, out=out, config_dir=config_dir, plugins=plugin or [], say=warn_once
+    )
     states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if dry_run or any(point.state not in ("done", "diverged") for point in states.values()):
         more = print_states(points, states, submitted=slurm is not None)

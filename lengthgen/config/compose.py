@@ -5,6 +5,7 @@ Hydra is imported inside functions: shell completion reads the YAML files alone 
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import os
 import re
@@ -376,7 +377,10 @@ def runs_matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence
             every = set().union(*settings.values())
             raise UserError(f"{key}: no run here has this key; {suggestion(key, every)}")
         names = dict.fromkeys(x for x in known.values() if isinstance(x, str))
-        words = [values([word])[key] for word in _axis(override, names)]
+        words = list[Any]()
+        for word in _axis(override, names):
+            value = values([word])[key]
+            words += (fnmatch.filter(names, value) if isinstance(value, str) else []) or [value]
         read = in_tokens if key in LENGTHS else number
         chosen = [x if isinstance(x, bool) or x in known.values() else read(x) for x in words]
         for value in chosen:

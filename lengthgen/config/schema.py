@@ -250,6 +250,7 @@ class Train(Section):
     precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
     checkpoint_every: Positive
     keep_checkpoints: Annotated[Integer, Field(ge=0, le=1000)] = 0
+    keep_optimizer: bool = False
     val_every: NonNegative | None = None
     tuned: Folder | None  # tuned.yaml, where the rates come from
     # A run; `init_from.identified` puts what identifies its weights in place of the folder.
@@ -340,7 +341,10 @@ class Runtime(Section):
 LATER = {"norm_placement": "pre", "embedding_scale": 1.0}  # names are older than these options
 NO_WEIGHTS: Any = {  # decides no weights, or _named adds it in another form
     **dict.fromkeys(("seed", "runtime", "eval", "variants"), True),
-    "train": {"checkpoint_every", "keep_checkpoints", "val_every", "tuned", "init_from"},
+    "train": {
+        *("checkpoint_every", "keep_checkpoints", "keep_optimizer"),
+        *("val_every", "tuned", "init_from"),
+    },
     "scheme": {"variants", "lr_ratio"},
 }
 
@@ -464,7 +468,8 @@ class Config(Draft):
                 del science["model"][key]
         science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
         digest = _digest([science, getattr(self.train.init_from, init, None)])
-        return f"{self.scheme.name}-{self.model.label}-{self.corpus.name}-{seed}{digest}"
+        own = f"{self.scheme.name}-" if self.train.tokens else ""  # imported: the model's own name
+        return f"{own}{self.model.label}-{self.corpus.name}-{seed}{digest}"
 
     @property
     def evaluation_id(self) -> str:

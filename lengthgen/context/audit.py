@@ -65,19 +65,17 @@ def audit(
     minutes: float | None,
     out: Path | None,
     say: Say,
-    **about: Any,
 ) -> tuple[list[ReportSection], Path]:
     """Returns the sections of the audit of a run, and its page; measures what is missing.
 
-    Where memory or time ends, the page shows what was measured up to there. `about` are the plugins
-    and the folder of variants of `experiment.of_run`.
+    Where memory or time ends, the page shows what was measured up to there.
     """
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    asking = experiment.of_run(run_dir, changes, **about)
+    asking = experiment.of_run(run_dir, changes)
     T, wanted = asking.config.train.length, [*lengths] or _fitting(asking, run_dir, say)
     measures = changes | {"eval.lengths": wanted, "eval.variants": [*variants]}
     settings = [measures | {"eval.protocols": [*MEASURES]}]
-    asking = experiment.of_run(run_dir, settings[0], **about)
+    asking = experiment.of_run(run_dir, settings[0])
     if beyond := sorted(n for n in asking.config.eval.lengths if n > T)[:1]:
         plain = {"eval.variants": [], "eval.reference_variants": [], "eval.lengths": [T, *beyond]}
         conventions = (SIDE_BY_SIDE, f"sliding-{max(1, T // 2)}")
@@ -88,7 +86,7 @@ def audit(
         if tables and seconds <= 0:
             break
         try:
-            asking = experiment.of_run(run_dir, each, **about)
+            asking = experiment.of_run(run_dir, each)
             for *_, rows in pipeline.evaluate_runs([run_dir], [asking], seconds=seconds):
                 measured += rows
         except UserError as error:  # of lengths that do not divide max_context
@@ -99,10 +97,7 @@ def audit(
         except Exception as error:
             if (line := out_of_memory(error)) is None:
                 raise
-            if len(names := each["eval.protocols"]) > 1:  # what reads less may fit
-                settings += [each | {"eval.protocols": [name]} for name in names]
-                continue
-            say(f"{asking.config.eval.protocols[0]}: {line}")
+            say(line)
         loaded = load_rows([run_dir], say=say)
         rows = asked(loaded, dict.fromkeys(loaded["run"].unique(), asking.config.eval))
         tables.append(only(rows, measured) if measured else rows)

@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import (
-    ConfigDir,
-    Plugin,
-    Variants,
-    complete_runs,
-    names_and_overrides,
-    words_of,
-)
+from lengthgen.cli.arguments import Variants, complete_runs, names_and_overrides, words_of
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -38,8 +31,6 @@ def audit_model(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the page; default: RUN/audit.")
     ] = None,
-    config_dir: ConfigDir = None,
-    plugin: Plugin = None,
 ) -> None:
     """Find out how much of its context a model uses.
 
@@ -64,8 +55,6 @@ def audit_model(
         minutes=minutes,
         out=out,
         say=warn,
-        config_dir=config_dir,
-        plugins=plugin or [],
     )
     for line in made[0].sentences:
         echo(line)

@@ -33,14 +33,17 @@ def export_run(
     from lengthgen.experiment import of_run
     from lengthgen.hub import folder as folders
 
-    if len(names) != 2:
+    conditions = [word for word in overrides if not word.startswith("runtime.")]
+    if len(names) != 2 and not (conditions and len(names) == 1):
         raise UserError(
             "export: give a run and the folder to write, as in: lengthgen export RUN DIR"
         )
-    (run_dir,), changes = chosen_runs([names[0], *overrides], "runtime")
+    (run_dir, *others), changes = chosen_runs([*names[:-1], *overrides], "runtime")
+    if others:
+        raise UserError(f"export: one run at a time, not {1 + len(others)}; name one")
     experiment = of_run(run_dir, changes, plugins=plugin or [])
     written = folders.export(
-        experiment, run_dir, Path(names[1]), license=license, repository=push, say=warn
+        experiment, run_dir, Path(names[-1]), license=license, repository=push, say=warn
     )
     address = None if push is None else folders.upload_folder(written, push, say=warn)
     echo(address or written)

@@ -1,7 +1,7 @@
 """lengthgen probe."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from lengthgen.cli.arguments import (
     words_of,
 )
 from lengthgen.cli.console import echo, print_table, warn
+
+if TYPE_CHECKING:
+    from lengthgen.probes.base import Probe
 
 
 def _names() -> list[str]:
@@ -44,11 +47,17 @@ def probe_runs(
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
-    chosen = probing.requested_probes(words_of(probes), plugins=plugins.read_plugins(plugin or []))
+    given, names = plugins.read_plugins(plugin or []), words_of(probes)
     about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
-    for run_dir, experiment in of_runs(run_dirs, changes, say=warn, **about).items():
+    experiments = of_runs(run_dirs, changes, say=warn, **about)
+    of_others = {each.digest for own in experiments.values() for each in own.plugins}
+    chosen: dict[Path, list[Probe]] = {}
+    for run_dir, experiment in experiments.items():  # a plugin of another run may repeat a name
+        own = [p for p in given if p in experiment.plugins or p.digest not in of_others]
+        chosen[run_dir] = probing.requested_probes(names, plugins=own)
+    for run_dir, experiment in experiments.items():
         with Progress(is_main=True) as show:
-            summaries = probing.probe(experiment, run_dir, chosen, show)
+            summaries = probing.probe(experiment, run_dir, chosen[run_dir], show)
         echo(f"run: {run_dir}")
         print_table(["probe", "what it shows"], [[*line] for line in summaries.items()])
         echo(f"figures: {run_dir / 'probes'}")

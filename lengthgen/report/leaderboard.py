@@ -22,7 +22,7 @@ from lengthgen.report.tables import Numbers, Table, TableCell
 SEEDS = 3  # at least, of a row
 FIXED = ("model.", "train.")  # sections of a configuration that all rows share
 FREE = ("train.lr", "train.scheme_lr_ratio", "train.tuned", "train.checkpoint_every")
-FREE += ("train.keep_checkpoints", "train.val_every")
+FREE += ("train.keep_checkpoints", "train.keep_optimizer", "train.val_every")
 TEXT = ("corpus", "fingerprint", "packed", "precision", "targets", "endpoints")  # what is scored
 Facts = Mapping[str, Any]
 

@@ -379,6 +379,6 @@ def write_pages(
 
 def matching(rows: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """Returns the rows of the runs that meet conditions, as `compose.runs_matching` reads them."""
-    texts = rows.drop_duplicates("run").set_index("run")["config"].to_dict()
-    configs = {run: json.loads(text) for run, text in texts.items()}
+    runs = rows.drop_duplicates("run").set_index("run")[["config", "state"]]
+    configs = {run: {**json.loads(own.config), "state": own.state} for run, own in runs.iterrows()}
     return rows[rows["run"].isin(compose.runs_matching(configs, conditions))]

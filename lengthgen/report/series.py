@@ -21,7 +21,7 @@ SETTINGS = ["model", "train_length", "tokens_seen"]  # named where they vary
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
 # Keys of a configuration that do not tell series apart, or that _science adds in another form.
-ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.keep_checkpoints", "train.val_every")
+ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.keep_", "train.val_every")
 ASIDE += ("train.tuned", "train.init_from", *RATIOS, *VARIANTS)
 
 
@@ -218,6 +218,7 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
 def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
     """Returns scheme and variant, and of model, T and tokens seen what varies; tells fine-tuning.
 
+    An imported model stands for its scheme.
     Tokens seen are those of the run itself: those of the run it began with are not among them.
     """
     texts = {
@@ -225,11 +226,14 @@ def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
         "train_length": f"T={series['train_length']}",
         "tokens_seen": f"{millions(series['tokens_seen'])} tokens",
     }
-    details = [text for field, text in texts.items() if field in varied]
     train = json.loads(series["config"]).get("train", {})
+    plain = series["scheme"]
+    if train.get("tokens") == 0:  # an imported one has a name of its own
+        plain = texts.pop("model")
+    details = [text for field, text in texts.items() if field in varied]
     if train.get("init_from") and train.get("tokens"):  # without tokens it was imported
         details.append("fine-tuned")
-    name = " + ".join([series["scheme"], *filter(None, series["variant"].split("+"))])
+    name = " + ".join([plain, *filter(None, series["variant"].split("+"))])
     return f"{name} ({', '.join(details)})" if details else name
 
 

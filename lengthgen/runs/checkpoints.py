@@ -1,5 +1,7 @@
 """Checkpoints: checkpoints/step-N/ with model.safetensors, trainer.pt and their sha256.json.
 
+Of a finished run the last weights stay, and with train.keep_optimizer all that it resumes from.
+
 kept/step-N/ are those of train.keep_checkpoints, without trainer.pt: nothing resumes from them.
 
 Where one is damaged or cannot be read, nothing is trained or deleted. No random state is kept:
@@ -92,11 +94,27 @@ def _write(
         ) from error
 
 
-def mark_trained(run_dir: Path, *, run: str) -> None:
-    """Writes DONE, with the sha256 of the last weights: training is complete."""
+def mark_trained(run_dir: Path, *, run: str, keep_optimizer: bool = False) -> None:
+    """Writes DONE, with the sha256 of the last weights: training is complete.
+
+    Nothing resumes from it: the optimizer and earlier checkpoints go, unless they are to be kept.
+    """
     last = status.checkpoint_folders(run_dir)[-1]
     weights = json.loads(read_bytes(last / "sha256.json"))[WEIGHTS]
     write_rows(run_dir / "DONE", [{"run": run, "weights": weights}])
+    if not keep_optimizer:
+        drop_optimizer(run_dir)
+
+
+def drop_optimizer(run_dir: Path) -> int:
+    """Removes all of the checkpoints but the last weights; returns how many bytes that were."""
+    *earlier, last = status.checkpoint_folders(run_dir)
+    gone = [file for folder in earlier for file in folder.iterdir()] + [last / TRAINER]
+    n_bytes = sum(file.stat().st_size for file in gone if file.exists())
+    for folder in earlier:
+        shutil.rmtree(folder, ignore_errors=True)
+    (last / TRAINER).unlink(missing_ok=True)
+    return n_bytes
 
 
 def newest(run_dir: Path, *, run: str, files: Sequence[str] = (WEIGHTS,)) -> Checkpoint | None:
@@ -129,7 +147,10 @@ def _read(folder: Path, *, run: str, files: Sequence[str], remedy: str) -> Check
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{folder / 'sha256.json'} is damaged; {remedy}") from None
     except FileNotFoundError as error:
-        raise UserError(f"{error.filename} does not exist; {remedy}") from None
+        why = ""
+        if Path(error.filename or "").name == TRAINER:
+            why = " (a finished run keeps its optimizer with train.keep_optimizer=true alone)"
+        raise UserError(f"{error.filename} does not exist{why}; {remedy}") from None
     except OSError as error:  # for a moment perhaps: nothing is to be removed
         raise Unreadable(Path(error.filename or folder), error) from None
     with reading(folder), safe_open(folder / WEIGHTS, framework="pt") as file:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,15 @@ def run_dirs(root: Path) -> list[Path]:
     return [folder for folder in folders if any(is_there(folder / name) for name in TRACES)]
 
 
+def find_all(name: str, root: Path) -> list[Path]:
+    """Returns the run directories of a glob such as rope-*, or else the one of `find`."""
+    if not set(name) & set("*?[") or os.path.exists(name):
+        return [find(name, root)]
+    if found := [path for path in run_dirs(root) if fnmatchcase(path.name, name)]:
+        return found
+    raise UserError(f"{name}: no run in {root} has such a name; lengthgen list runs names all")
+
+
 def find(name: str, root: Path) -> Path:
     """Returns the run directory of a path, a run id or an unambiguous beginning of one.
 
@@ -196,7 +206,8 @@ def find(name: str, root: Path) -> Path:
     if len(matching) == 1:
         return root / matching[0]
     if matching:
-        raise UserError(f"{name} begins several runs in {root}: {', '.join(matching)}")
+        all_of = f"name one, or '{name}*' for all"
+        raise UserError(f"{name} begins several runs in {root}: {', '.join(matching)}; {all_of}")
     folder = "no folder of a run, and " if "/" in name else ""
     begun = {run_id[: len(name) + 1]: run_id for run_id in ids}  # a name that is a beginning
     near = get_close_matches(name, begun, n=1, cutoff=0.8)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lengthgen.config import compose
 from lengthgen.config.compose import Axis
 from lengthgen.config.sections import number
+from lengthgen.data.sources import Say
 from lengthgen.errors import UserError
 from lengthgen.sweep import grid, tuning
 from lengthgen.sweep.grid import Point
@@ -35,6 +36,7 @@ def search(
     run: Callable[[list[Point]], Mapping[str, PointState]],
     config_dir: Path | None,
     plugins: Sequence[Path],
+    say: Say,
 ) -> list[Trial]:
     """Returns n trials, the best one first; fewer if a run fails, or if there are no more points.
 
@@ -51,7 +53,7 @@ def search(
     axes = [axis._replace(values=[*{number(x): x for x in axis.values}.values()]) for axis in given]
     if not axes:
         raise UserError("--search: no key has several values; give 'train.lr=interval(1e-3,1e-2)'")
-    words = tuning.on_tuning_split(fixed)
+    words = tuning.on_tuning_split(fixed, say=say)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=0)
     study = optuna.create_study(sampler=sampler)

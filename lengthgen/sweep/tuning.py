@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from lengthgen.config import compose
+from lengthgen.data.sources import Say
 from lengthgen.errors import UserError
 from lengthgen.evaluation.stored import loss, stored
 from lengthgen.files import replace_file
@@ -31,14 +32,19 @@ HEADING = "# The rates that lengthgen tune chose; train.tuned=FILE gives each sc
 
 
 def tuning_points(
-    overrides: Sequence[str], *, out: Path, config_dir: Path | None, plugins: Sequence[Path]
+    overrides: Sequence[str],
+    *,
+    out: Path,
+    config_dir: Path | None,
+    plugins: Sequence[Path],
+    say: Say,
 ) -> list[Point]:
     """Returns the points of the grid, on the tuning split; runs lie in OUT/runs by default.
 
     Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
     root = compose.overrides_of({"runtime.root": out / "runs"})
-    combined = [*root, *on_tuning_split(overrides)]
+    combined = [*root, *on_tuning_split(overrides, say=say)]
     every = grid.points(combined, config_dir=config_dir, plugins=plugins)
     varied = every[0].varied
     for key in varied:
@@ -51,15 +57,19 @@ def tuning_points(
     return [*reversed(distinct.values())]
 
 
-def on_tuning_split(overrides: Sequence[str]) -> list[str]:
+def on_tuning_split(overrides: Sequence[str], *, say: Say) -> list[str]:
     """Returns the overrides with those of a run that measures the loss at T on the tuning split.
 
-    Raises UserError if one of them sets what these set.
+    What others of them say of these keys is left out, and named: train may share the overrides.
     """
-    for word in overrides:
-        if word.partition("=")[0].lstrip("+") in (*FIXED, "train.tuned"):
-            raise UserError(f"{word}: a choice by the loss at T sets this key itself; drop it")
-    return ["eval.endpoints=128", *overrides, *(f"{key}={value}" for key, value in FIXED.items())]
+    set_here = (*FIXED, "train.tuned")
+    left = [word for word in overrides if word.partition("=")[0].lstrip("+") in set_here]
+    if left:
+        say(f"left out, for the loss at T of the tuning split chooses: {' '.join(left)}")
+    kept = [word for word in overrides if word not in left]
+    if any(word.startswith("eval=") for word in kept):
+        say("of eval=NAME, targets and precision are taken; T alone is measured, at 128 endpoints")
+    return ["eval.endpoints=128", *kept, *(f"{key}={value}" for key, value in FIXED.items())]
 
 
 def _rates(point: Point) -> tuple[float, float | None]:

@@ -115,7 +115,8 @@ def train(
         stopping = stopping or max(ranks.gather(stop.received))  # in the last step
     show.finish()
     if ranks.is_main and state.step == train.steps:
-        checkpoints.mark_trained(config.run_dir, run=config.run_id)
+        keep = train.keep_optimizer
+        checkpoints.mark_trained(config.run_dir, run=config.run_id, keep_optimizer=keep)
     ranks.barrier()
     if stopping:
         raise Stopped(

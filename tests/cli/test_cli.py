@@ -232,12 +232,13 @@ def test_a_done_run_is_printed_and_listed_without_its_log_too(shell: Shell, run_
     assert "| rope" in ran.out
     assert ran.out.endswith(f"run: runs/{run_id}\n")
     line = shell.run("list", "runs").out.splitlines()[1]
-    name, state, steps, tokens, at_t, longest, _ = line.split("\t")
-    assert (name, state, steps, tokens) == (run_id, "done", "8/8", "1,024")
+    name, *about, tokens, state, at_t, longest, _ = line.split("\t")
+    assert about == ["rope", "1", "0.01", "16"]
+    assert (name, state, tokens) == (run_id, "done", "1,024 of 1,024")
     assert at_t.endswith(" at 16")
     assert longest.endswith(" at 64")
     Path(f"runs/{run_id}/train.jsonl").unlink()
-    assert shell.run("list", "runs").out.splitlines()[1].split("\t")[2] == "8/8"
+    assert shell.run("list", "runs").out.splitlines()[1].split("\t")[5] == tokens
 
 
 def test_an_evaluation_shows_what_it_was_asked_for_in_any_folder(shell: Shell, run_id: str) -> None:

@@ -14,10 +14,16 @@ from typing import Any
 import pytest
 import yaml
 from commands import Shell, here
+from frames import write_run
 from small import SMALL, config_of, valid
+from trained import newest_checkpoint
 
+from lengthgen.cli import lists
+from lengthgen.cli.arguments import chosen_runs
+from lengthgen.cli.console import print_table
 from lengthgen.config import compose
 from lengthgen.config.schema import Train, overrides_giving
+from lengthgen.report.load import load_rows
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import State, Status
 
@@ -157,7 +163,7 @@ def test_a_run_is_removed_only_if_that_is_wanted(
         ran = shell.run("rm", run.name, *([answer] if answer == "--yes" else []))
         monkeypatch.undo()
     assert ran.code == 0
-    assert ran.out.splitlines()[1].startswith(f"{run.name}\tdone\t2/2")
+    assert ran.out.splitlines()[1].startswith(f"{run.name}\talibi\t1\t0.002\t16\t256 of 256\tdone")
     assert run.exists() == (answer in ("n\n", ""))
 
 
@@ -187,7 +193,8 @@ def test_a_run_that_is_damaged_hides_no_other_and_can_be_removed(
         (run / name).write_text("{")
     else:
         (run / name).symlink_to(run / name)  # can be read by nobody
-    states = {row[0]: row[1] for row in rows(shell.run("list", "runs").out)[1:]}
+    head, *listed = rows(shell.run("list", "runs").out)
+    states = {row[0]: row[head.index("state")] for row in listed}
     assert states.pop(run.name) == "unreadable"
     assert [*states.values()] == ["done"]
     assert shell.run("rm", run.name, str(run), "--yes").code == 0  # one run, named twice
@@ -222,6 +229,70 @@ def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) ->
         f"{lost} is not evaluated: {lost} diverged: why; lower train.lr",
     ]
     assert shell.error_of("eval", "runs/lost") == f"{lost} diverged: why; lower train.lr"
+
+
+def test_the_optimizer_of_a_finished_run_alone_can_be_removed(
+    own: Callable[..., Path],
+) -> None:
+    run_dir = own("scheme=rope", "train.keep_optimizer=true")
+    root, last = f"runtime.root={run_dir.parent}", newest_checkpoint(run_dir)
+    ran = here("rm", "rope", "--optimizer", root)
+    assert (ran.code, (last / "trainer.pt").exists()) == (0, False)
+    assert " bytes removed" in ran.out
+    assert here("eval", "rope", root, "--lengths", "16").code == 0
+    (run_dir / "DONE").unlink()
+    assert "is not finished" in here("rm", "rope", "--optimizer", root).error
+
+
+CHOICES = {  # words, and the runs of rope and alibi, seeds 1 and 2, that they choose
+    "scheme=rope": "rope1 rope2",
+    "scheme=alibi,rope seed=2": "alibi2 rope2",
+    "rope-*": "rope1 rope2",
+    "*-s2-* scheme=al*": "alibi2",
+    "state=failed": "rope1",
+    "state=failed,stopped scheme=rope": "rope1 rope2",
+    "train.length=512 seed=1": "rope1 alibi1",
+}
+
+
+@pytest.mark.parametrize("words", CHOICES)
+def test_every_command_chooses_runs_by_the_same_words(words: str, tmp_path: Path) -> None:
+    both = [(scheme, seed) for scheme in ("rope", "alibi") for seed in (1, 2)]
+    made = {f"{s}{n}": write_run(tmp_path, s, seed=n, losses={512: 3.0}) for s, n in both}
+    names = {path.name: name for name, path in made.items()}
+    failed = Status("failed", reason="why")
+    status.write_status(made["rope1"], failed, run=made["rope1"].name)
+    given, root = words.split(), f"runtime.root={tmp_path}"
+    expected = {*CHOICES[words].split()}
+    found, _ = chosen_runs([*given, root], "eval", "runtime")
+    assert {names[path.name] for path in found} == expected
+    listed = json.loads(here("list", "runs", *given, root, "--json").out)
+    assert {names[of["run"]] for of in listed} == expected
+    shown = here("show", *given, root).out
+    assert {name for run, name in names.items() if f"{run}\t" in shown} == expected
+    out = tmp_path / "report"
+    assert here("report", *given, root, "--out", str(out)).code == 0
+    assert {names[run] for run in load_rows([out])["run"]} == expected
+    assert here("rm", *given, root, "--yes").code == 0
+    assert {name for name, path in made.items() if not path.exists()} == expected
+
+
+def test_what_chooses_no_run_is_one_line_that_says_what_there_is(tmp_path: Path) -> None:
+    root = f"runtime.root={write_run(tmp_path, losses={512: 3.0}).parent}"
+    assert "state=done: no run here has this value" in here("rm", "state=done", root).error
+    assert "no run in" in here("eval", "alibi-*", root).error
+    assert "rm: name the runs" in here("rm", root).error
+
+
+def test_an_id_is_not_broken_however_narrow_the_terminal_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, losses={512: 3.0})
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    (of_run,) = lists.runs(tmp_path)
+    print_table(*lists.table([of_run]))
+    assert of_run["run"] in capsys.readouterr().out
 
 
 @pytest.fixture

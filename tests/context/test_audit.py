@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import here
-from small import imported, smaller
+from small import imported
 from trained import evaluate, with_eval
 
 from lengthgen import experiment
@@ -38,41 +38,6 @@ def test_limited_seconds_give_the_cheapest_cell_and_the_rest_later(trained: Path
     ((_, length),) = {(row["protocol"], row["length"]) for row in read_rows(log)}
     assert length == 16
     assert evaluate(config, run_dir) == whole
-
-
-HUNGRY = """
-import torch
-from lengthgen.schemes import AttentionContext, Part, Rotated
-
-class Hungry(Part):
-    def qk(self, q, k, c: AttentionContext) -> Rotated:
-        if c.length > 40:
-            torch.empty(1 << 50)
-        return Rotated(q, k)
-"""
-
-
-def test_a_length_beyond_memory_is_a_line_and_what_is_measured_is_shown(tmp_path: Path) -> None:
-    plugin, root = tmp_path / "hungry.py", tmp_path / "runs"
-    plugin.write_text(HUNGRY)
-    given = "--plugin", str(plugin)
-    words = smaller(
-        "scheme=nope", "+scheme.parts.hungry={}", f"runtime.root={root}", "eval.lengths=[16]"
-    )
-    assert here("train", *words, *given).code == 0
-    (run_dir,) = root.glob("*-*-*")
-    asked = "audit", str(run_dir), *given, "--lengths"
-    ran = here(*asked, "16,32,64")
-    assert ran.code == 0, ran.err
-    said = [line for line in ran.err.splitlines() if "out of memory" in line]
-    measured = "tail", "forgetting", "key_tokens"  # for pairs and prose the text is too short
-    beyond = {(name, 64) for name in measured} | {("forgetting", 32)}  # which reads twice as much
-    assert {line.split(":")[0] for line in said} == {name for name, _ in beyond}
-    done = {(row["protocol"], row["length"]) for row in read_rows(run_dir / "eval.jsonl")}
-    assert done >= {(name, n) for name in measured for n in (16, 32)} - beyond
-    assert not done & beyond
-    assert "perplexity holds to" in ran.out
-    assert here(*asked, "16,32").out == ran.out
 
 
 def test_a_model_without_a_tokenizer_and_a_name_of_nothing_are_one_line(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     ran = here("import", str(folder), "--name=theirs v1", *TEXT, root)
     assert ran.code == 0, ran
     run_dir = Path(ran.out.strip())
-    assert run_dir.name.startswith("rope-theirs_v1-synthetic-s1-")
+    assert run_dir.name.startswith("theirs_v1-synthetic-s1-")
     again = here("import", str(folder), "--name=theirs v1", *TEXT, root)
     assert (again.out, "stay" in again.err) == (ran.out, False)
     again = here("import", str(folder), "--name=theirs v1", *TEXT, root, "eval.targets=4")
@@ -270,8 +270,9 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     (line,) = [line for line in shown if line.startswith("lengthgen ")]
     assert line.startswith(f"lengthgen import {folder} --name=theirs_v1 --length={T} corpus=")
     assert here(*shlex.split(line)[1:], root).out == ran.out
-    assert here("list", "runs", root).out.splitlines()[1].split("\t")[:2] == [run_dir.name, "done"]
-    assert "rope + ntk" in here("eval", *words(run_dir), "--variants=ntk").out
+    (listed,) = json.loads(here("list", "runs", root, "--json").out)
+    assert (listed["run"], listed["state"]) == (run_dir.name, "done")
+    assert "theirs_v1 + ntk" in here("eval", *words(run_dir), "--variants=ntk").out
     rows = rows_of(run_dir / "eval.jsonl")
     assert {row["length"] for row in rows} == {16, 32, 64}
     assert {row["trained_in"] for row in rows} == {None}  # not known of an imported model

@@ -59,6 +59,15 @@ def test_seeds_are_one_series_variants_stand_behind_it_and_what_is_given_pairs_i
     assert found == ["abacus (upper bound)", "rope", "rope + yarn + window"]
 
 
+def test_an_imported_model_has_its_own_name_and_not_that_of_its_scheme() -> None:
+    imported = config(train={"tokens": 0})
+    own = frame(3.0, run="x", model="llama", config=imported)
+    assert names(frame(3.0), own) == ["llama", "rope (tiny)"]
+    assert names(frame(3.0, variant="yarn", run="x", model="llama", config=imported)) == [
+        "llama + yarn"
+    ]
+
+
 def test_runs_on_other_tokens_are_a_selection_of_their_own() -> None:
     other = frame(4.0, scheme="alibi", fingerprint="e" * 64, seeds=(1,))
     packed = frame(4.0, scheme="t5", packed=True, seeds=(1, 2))

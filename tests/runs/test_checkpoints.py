@@ -87,6 +87,20 @@ def test_weights_are_read_without_the_optimizer(tmp_path: Path) -> None:
     assert "starts from step 0: no other is left" in message
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_finished_run_keeps_its_last_weights_and_the_rest_where_it_is_asked_to(
+    tmp_path: Path, keep: bool
+) -> None:
+    before, last = save(tmp_path, 1, 2)
+    checkpoints.mark_trained(tmp_path, run=RUN, keep_optimizer=keep)
+    assert (before.exists(), (last / TRAINER).exists()) == (keep, keep)
+    assert newest(tmp_path, WEIGHTS).step == 2
+    n_bytes = sum(f.stat().st_size for f in [*before.glob("*"), *last.glob(TRAINER)])
+    assert checkpoints.drop_optimizer(tmp_path) == n_bytes
+    assert "train.keep_optimizer=true" in refused(tmp_path)
+    assert newest(tmp_path, WEIGHTS).step == 2
+
+
 def test_half_a_checkpoint_and_what_lies_beside_them_are_none(tmp_path: Path) -> None:
     assert checkpoints.newest(tmp_path, run=RUN) is None
     [first] = save(tmp_path, 1)

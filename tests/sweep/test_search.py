@@ -59,7 +59,7 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "loss_at_t", _loss)
-    given: dict[str, Any] = {"jobs": 2, "config_dir": None, "plugins": []}
+    given: dict[str, Any] = {"jobs": 2, "config_dir": None, "plugins": [], "say": print}
     first, longer = Runs(), Runs()
     words = smaller(*SPACE, f"runtime.root={tmp_path}", usual=MEASURED_AT_T)
     trials = search(words, 6, run=first, **given)
@@ -89,14 +89,14 @@ def test_a_search_tries_each_point_once_and_all_before_it_ends(
     monkeypatch.setattr(tuning, "loss_at_t", _loss)
     words = smaller(*axes, f"runtime.root={tmp_path}", "model.n_heads=4", usual=MEASURED_AT_T)
     for n in (n_points - 1, n_points, n_points + 9):
-        given: dict[str, Any] = {"jobs": 1, "config_dir": None, "plugins": []}
+        given: dict[str, Any] = {"jobs": 1, "config_dir": None, "plugins": [], "say": print}
         trials = search(words, n, run=Runs(), **given)
         assert len({t.point.run_id for t in trials}) == len(trials) == min(n, n_points)
 
 
 def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> None:
     words = smaller(f"runtime.root={Path.cwd()}/runs", usual=MEASURED_AT_T)
-    rates = ["train.lr=1,2", *tuning.on_tuning_split(words)]
+    rates = ["train.lr=1,2", *tuning.on_tuning_split(words, say=print)]
     for point in grid.points(rates, config_dir=None, plugins=[]):
         begun(point, Status("diverged", reason="the loss is nan"))
     ran = shell.run("sweep", *words, "train.lr=1,2", "--search", "2")

@@ -158,12 +158,8 @@ REFUSED = {
     "sweep 'train.lr=tag(log,interval(0,1))' --search 2": "give interval(a,b) with a below b, and",
     "sweep --search 2": "--search: no key has several values; give",
     "sweep seed=1,2 --search 2 --slurm time=5": "--search: each point depends on",
-    "sweep seed=1,2 eval.max_context=8 --search 2": "eval.max_context=8: a choice by the loss at T",
     "tune": "train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3",
     "tune train.lr=1,2 model.d_ff=32,64": "model.d_ff: rates are chosen for one value of it; give",
-    "tune train.lr=1,2 eval.lengths=[16]": "eval.lengths=[16]: a choice by the loss at T sets this",
-    "tune train.lr=1,2 +corpus.held_out=tuning": "+corpus.held_out=tuning: a choice by",
-    "tune train.lr=1,2 train.tuned=a.yaml": "train.tuned=a.yaml: a choice by the loss",
     "tune train.lr=1,2 --jobs two": "'--jobs': Input should be a valid",
 }
 

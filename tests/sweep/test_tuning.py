@@ -26,7 +26,7 @@ RATES = "train.lr=1e-3,2e-3,4e-3"
 
 def grid(out: Path, *words: str) -> list[Point]:
     return tuning.tuning_points(
-        smaller(*words, usual=MEASURED_AT_T), out=out, config_dir=None, plugins=[]
+        smaller(*words, usual=MEASURED_AT_T), out=out, config_dir=None, plugins=[], say=print
     )
 
 
@@ -132,6 +132,16 @@ def test_only_the_loss_at_t_is_measured_and_any_folder_is_taken(tmp_path: Path) 
     assert (wanted.variants, wanted.reference_variants) == ([], [])
     assert point.config.corpus.held_out == "tuning"
     assert point.run_dir.parent == tmp_path / "it's a\\b/runs"
+
+
+def test_what_training_shares_and_a_choice_sets_itself_is_left_out_and_named() -> None:
+    said, shared = list[str](), ["eval.lengths=[16]", "train.tuned=a.yaml", "eval.max_context=8"]
+    words = tuning.on_tuning_split(["seed=1", *shared, "eval.targets=4"], say=said.append)
+    assert len(said) == 1
+    assert all(word in said[0] and word not in words for word in shared)
+    assert {"seed=1", "eval.targets=4"} <= {*words}
+    assert "eval=quick" in tuning.on_tuning_split(["eval=quick"], say=said.append)
+    assert len(said) == 2
 
 
 ENTRY: dict[str, Any] = {

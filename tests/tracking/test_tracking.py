@@ -254,7 +254,6 @@ def test_a_killed_offline_run_has_all_rows(
 @pytest.mark.parametrize(
     ("changed", "words", "fragment"),
     [
-        ({"WANDB_API_KEY": ""}, [], "W&B: no API key (`wandb login` stores one); offline, to uplo"),
         ({}, ["runtime.wandb=offline"], "W&B: offline, to upload: wandb sync "),
         ({"WANDB_MODE": "offline", "WANDB_TAGS": "", "WANDB_SILENT": ""}, [], "W&B: offline, to "),
     ],
@@ -268,15 +267,30 @@ def test_a_run_that_is_not_online_says_so_in_one_line(
 ) -> None:
     for name, value in changed.items():
         monkeypatch.setenv(name, value)
-    (line,) = push(trained, *words, code=2 * ("no API key" in fragment))
+    (line,) = push(trained, *words)
     assert line.startswith(fragment)
     assert list(one_run(trained).glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_without_login_a_training_is_kept_for_a_push_and_a_push_keeps_nothing(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    (line,) = push(trained, code=2)
+    assert line == "W&B: no API key (`wandb login` stores one)"
+    kept = one_run(trained) / "wandb"
+    assert not list(kept.glob("offline-run-*/*.wandb"))
+    said = list[str]()
+    with Tracker(directory.load_config(one_run(trained)), one_run(trained), say=said.append):
+        pass
+    assert "; offline, to upload: lengthgen track push " in said[0]
+    assert list(kept.glob("offline-run-*/*.wandb"))
 
 
 @pytest.mark.parametrize(
     ("faults", "remedy", "code"),
     [
-        ({"status": 403}, "offline, to upload: lengthgen track push runs/rope-", 2),
+        ({"status": 403}, "W&B: ", 2),
         ({"stream_status": 403}, "lengthgen track push runs/rope-", 0),
     ],
 )
