@@ -21,6 +21,11 @@ def visible(text: str, *, keep: str = "") -> str:
     )
 
 
+def without_folders(text: str) -> str:
+    """Returns text in which absolute paths, which name a machine or a user, stand as .../name."""
+    return re.sub(r"(?<![\w.~:/\\])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\,'\"\]]+[/\\])+", ".../", text)
+
+
 def csv_cell(value: object) -> object:
     """Returns a cell of CSV; of text that a spreadsheet would run as a formula, no number."""
     if not isinstance(value, str):

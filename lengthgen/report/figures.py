@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from lengthgen import escaping
 from lengthgen.data.windows import position_bins
 from lengthgen.evaluation.protocols import HEADLINE
-from lengthgen.report import style
+from lengthgen.report import interactive, style
 from lengthgen.report.series import short
 from lengthgen.report.statistics import shown_number
 from lengthgen.report.style import FONT_SIZE, GREY, LineEnd, styled
 
 WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for comparison
-COLUMNS = 5  # of small multiples
+COLUMNS = 3  # of small multiples
 FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
 FACTS = ["series", "scheme", "variant", "reference", "train_length"]
@@ -81,7 +81,7 @@ def curve(
     if each and not is_many(rows):
         return None
     rows = _drawn(rows)
-    rows = rows.assign(value=np.exp(rows["value"].clip(upper=80)), **NO_BAND)
+    rows = rows.assign(**np.exp(rows[["value", "low", "high"]].clip(upper=80)))
     least, most = rows["value"].min(), rows["value"].max()
 
     def scale(axes: Axes) -> None:
@@ -94,7 +94,7 @@ def curve(
     what += "; dotted: last T tokens only" * bool((rows["variant"] == LAST_T).any())
     what += f"; dashed: {', '.join(variants)}" if variants else ""
     title = title or f"Perplexity {what}"
-    look: Any = {"width": width, "colours": colours, "each": each}
+    look: Any = {"width": width, "colours": colours, "each": each, "bands": False}
     return draw_lines(rows, scale, title, unit="perplexity", **look)
 
 
@@ -253,11 +253,12 @@ def draw_lines(
     width: float = style.WIDTH,
     colours: Colours | None,
     each: bool = True,
+    bands: bool = True,
 ) -> Figure | None:
     """Draws lines over the column `length`: a panel for each value of `by`, or small multiples.
 
-    Those are of many lines; with `each` false their first MAX_LINES are named, the others grey. A
-    band is drawn from low to high where there are any.
+    Those are of many lines; with `each` false their first MAX_LINES are named, the others grey.
+    `bands`: from low to high, where there are any.
     """
     if rows.empty:
         return None
@@ -265,7 +266,7 @@ def draw_lines(
     last = own.drop_duplicates("series", keep="last").sort_values("value")
     order = [name for name in colours or last["series"] if name in {*last["series"]}]
     known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
-    grey = known.iloc[:0]
+    every, grey = rows, known.iloc[:0]
     if is_small := each and is_many(rows, by):
         panels = {name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in order}
         grey = known
@@ -279,12 +280,12 @@ def draw_lines(
         panels = {PANELS[by](value): own for value, own in rows.groupby(by)}
     columns = COLUMNS if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
-    width, height = (10.0, 1.6) if is_small else (width if columns == 1 else 11.0, 3.9)
+    width, height = (NARROW, 1.4) if is_small else (width if columns == 1 else 11.0, 3.9)
     if not is_small:  # names are beside the lines
         width += 0.075 * columns * max(0, own["series"].map(len).max() - NAME)
     drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
-    styles = line_styles(rows, series_colours(rows) if colours is None else colours)
+    styles = line_styles(every, series_colours(every) if colours is None else colours)
     for i, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
         for _, other in grey.groupby("series"):
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
@@ -293,17 +294,25 @@ def draw_lines(
             dot = {"marker": "." if len(line) == 1 else across.marker}
             axes.plot(line["length"], line["value"], **styles[series] | solid | dot)
             band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(line["length"], line["low"], line["high"], **band)
+            if bands:
+                axes.fill_between(line["length"], line["low"], line["high"], **band)
         scale(axes)
         shown = rows if is_small else panel
         across.draw(axes, shown, panel["train_length"].iloc[0] if is_small else None)
         if is_small:
-            axes.tick_params(labelsize=FONT_SIZE - 3, labelbottom=i >= len(panels) - COLUMNS)
+            axes.tick_params(labelsize=FONT_SIZE - 2, labelbottom=i >= len(panels) - COLUMNS)
             name = textwrap.fill(escaping.visible(name), 26)
         else:
             style.label_ends(axes, _ends(panel, styles, across.format_end))
+            T = panel["train_length"].iloc[0] if across.draw is _draw_lengths else None
+            look: Any = {
+                **{"names": (across.name, unit), "write_x": across.format_end or "{:.3f}".format},
+                **{"trained": T, "bands": bands},
+            }
+            of_panel = every[every[by] == panel[by].iloc[0]]
+            drawn.charts.append(interactive.chart(axes, of_panel, order, styles, **look))
         if len(panels) > 1:
-            axes.set_title(name, loc="left", fontsize=FONT_SIZE - 2 * is_small, pad=3)
+            axes.set_title(name, loc="left", fontsize=FONT_SIZE - is_small, pad=3)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     drawn.supylabel(textwrap.fill(unit, 44), fontsize=FONT_SIZE)

@@ -2,11 +2,13 @@
 """A report: what runs show, as a page, tables, figures and rows."""
 
 import base64
+import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +57,7 @@ class ReportSection:
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # by name
+    commands: Sequence[str] = ()  # that made the runs
     notes: Sequence[str] = ()  # what is not shown, or limits a comparison
     data: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # for CSV
     summary: Sequence[Table] = ()  # for a terminal
@@ -292,14 +295,15 @@ def method(rows: pd.DataFrame, notes: list[str]) -> ReportSection:
         "documents": _documents(rows),
         "trained": trained["model"] + ", " + trained["tokens_seen"].map("{:,} tokens".format),
         "learning rates": [f"{s} {lr}" for s, lr in zip(trained["scheme"], lrs, strict=True)],
-        "commands": _commands([e["command"].split() for e in environments if "command" in e]),
         "commits": [e.get("commit") for e in environments],
         "machines": [", ".join(e.get("devices") or []) or e.get("processor") for e in environments],
         "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],
     }
     texts = {name: "; ".join(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
     shown = {name: text for name, text in texts.items() if text}
-    return ReportSection(title="Method", facts=shown, notes=notes)
+    typed = [e.get("command", "").split() for e in environments]
+    commands = [*_commands(zip(typed, runs["seed"], strict=True))]
+    return ReportSection(title="Method", facts=shown, notes=notes, commands=commands)
 
 
 def _documents(rows: pd.DataFrame) -> Iterator[str]:
@@ -310,11 +314,18 @@ def _documents(rows: pd.DataFrame) -> Iterator[str]:
             yield f"{corpus}: {n}{groups}"
 
 
-def _commands(commands: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the words that all commands share, then the other words of each but for its seed."""
-    commands = [[word for word in own if not word.startswith("seed=")] for own in commands]
-    shared = [word for word in next(iter(commands), []) if all(word in own for own in commands)]
-    return [" ".join(shared), *(" ".join(w for w in own if w not in shared) for own in commands)]
+def _commands(commands: Iterable[tuple[Sequence[str], int]]) -> Iterator[str]:
+    """Yields the command of each run, one of seeds that share all else, without folders."""
+    by_words: dict[tuple[str, ...], list[int]] = {}
+    for words, seed in commands:
+        key = tuple(word for word in words if not word.startswith("seed="))
+        by_words.setdefault(key, []).append(seed)
+    for words, seeds in by_words.items():
+        text = " ".join(words)
+        if len(seeds) > 1:
+            text = text.replace("lengthgen train", "lengthgen sweep", 1)
+        if text:
+            yield f"{escaping.without_folders(text)} seed={','.join(map(str, sorted(seeds)))}"
 
 
 def table_text(made: Sequence[ReportSection]) -> str:
@@ -327,12 +338,15 @@ def table_text(made: Sequence[ReportSection]) -> str:
 
 
 def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -> str:
-    """Returns one HTML file that holds its figures, loads nothing and runs no script.
+    """Returns one HTML file that holds its figures, loads nothing and runs only its own scripts.
 
     Every text may come from a file, and is escaped. Figures are images, so that what an SVG holds
-    can neither run nor load anything.
+    can neither run nor load anything. The page's policy names its scripts by their hashes.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from lengthgen.report import interactive
 
     environment = Environment(
         loader=PackageLoader("lengthgen.report", "."),
@@ -343,8 +357,20 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
         lstrip_blocks=True,
     )
     images = {name: base64.b64encode(svg).decode() for name, svg in svgs.items()}
+    room = files("lengthgen.report")
+    scripts = [(room / "page.js").read_text()]
+    if any(interactive.charts(figure) for section in made for figure in section.figures.values()):
+        scripts += [interactive.library(), (room / "charts.js").read_text()]
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     template = environment.get_template("report.html.j2")
-    return template.render(title=title, sections=made, images=images)
+    return template.render(
+        title=title,
+        sections=made,
+        images=images,
+        charts=interactive.charts,
+        scripts=[*map(Markup, scripts)],
+        hashes=hashes,
+    )
 
 
 def write_pages(
@@ -361,20 +387,22 @@ def write_pages(
     schemes = sorted(set(rows["scheme"]))
     several = f"{len(schemes)} schemes" if len(schemes) > MAX_LINES else ", ".join(schemes)
     svgs = {n: saved(drawn, "svg") for section in made for n, drawn in section.figures.items()}
-    files = {
+    written = {
         "report.html": page(f"Length generalization of {several}", made, svgs).encode(),
         "table.md": table_text(made).encode(),
         **{f"{name}.svg": svg for name, svg in svgs.items()},
     }
     for section in made:
-        files |= {f"{n}.csv": tables.csv_text(table).encode() for n, table in section.data.items()}
+        written |= {
+            f"{n}.csv": tables.csv_text(table).encode() for n, table in section.data.items()
+        }
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         if not again:
             save_rows(rows, out)
-    for name, content in files.items():
+    for name, content in written.items():
         replace_file(out / name, content)
-    return [out / name for name in (*files, ROWS, MANIFEST)]
+    return [out / name for name in (*written, ROWS, MANIFEST)]
 
 
 def matching(rows: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lengthgen.config import compose
 from lengthgen.errors import UserError, shortened
-from lengthgen.escaping import visible
+from lengthgen.escaping import visible, without_folders
 from lengthgen.report.load import CELL, is_complete, is_last
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
@@ -209,6 +209,8 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
         twins = [twin for twin, its_name in zip(first, names, strict=True) if its_name == name]
         label = f"{name} ({_distinction(series, twins)})" if len(twins) > 1 else name
         is_bound = oracles & {*(json.loads(series["config"])["scheme"].get("parts") or {})}
+        if label in labels.values():  # what differs are folders
+            label += f" ({series['run'].rsplit('-', 1)[-1]})"
         key = tuple(series[key] for key in KEYS)
         labels[key] = visible(label + UPPER_BOUND if is_bound else label)
     of_rows = [labels[key] for key in keyed[KEYS].itertuples(index=False, name=None)]
@@ -252,6 +254,7 @@ def _differences(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) ->
     ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
     texts = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in own.items()}
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in texts.items()}
+    texts = {k: without_folders(v) for k, v in texts.items()}
     return [f"{k}={texts[k]}" if k in own else f"no {k}" for k in ordered]
 
 

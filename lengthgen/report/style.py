@@ -49,10 +49,18 @@ def styled() -> ContextDecorator:
     return cast(ContextDecorator, matplotlib.style.context(["default", settings]))
 
 
-def new_figure(title: str, *, width: float = WIDTH, height: float = 4.4) -> Figure:
+class PageFigure(Figure):
+    """A figure, and the charts (Vega-Lite) that a page shows instead where scripts run."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.charts: list[dict[str, Any]] = []
+
+
+def new_figure(title: str, *, width: float = WIDTH, height: float = 4.4) -> PageFigure:
     """Returns an empty figure with a title of one or more lines; sizes in inches."""
     lines = textwrap.wrap(escaping.visible(title), int(12.2 * width)) or [""]
-    drawn = Figure(figsize=(width, height + 0.17 * (len(lines) - 1)), layout="constrained")
+    drawn = PageFigure(figsize=(width, height + 0.17 * (len(lines) - 1)), layout="constrained")
     drawn.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=FONT_SIZE + 1)
     return drawn
 
@@ -146,6 +154,24 @@ class LineEnd(NamedTuple):
     colour: str
 
 
+def heights(axes: Axes, values: Iterable[float]) -> list[float]:
+    """Returns where values lie on y, from 0 to 1; those beyond its limits at the edge."""
+    low, high = axes.get_ylim()
+    to_axes, x = axes.transScale + axes.transLimits, axes.get_xlim()[1]
+    return [float(to_axes.transform((x, min(max(value, low), high)))[1]) for value in values]
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Returns heights between 0 and 1 near the wanted ones, each a gap or more from the next."""
+    gap = min(gap, 1 / max(len(wanted) - 1, 1))
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    # Least squares under the condition that each is at least a gap above the one before.
+    shifted = isotonic_regression([wanted[i] - n * gap for n, i in enumerate(order)]).x
+    top = 1 - (len(wanted) - 1) * gap
+    placed = [min(max(float(start), 0.0), top) + n * gap for n, start in enumerate(shifted)]
+    return [placed[order.index(i)] for i in range(len(wanted))]
+
+
 def label_ends(axes: Axes, ends: Sequence[LineEnd], *, size: float = FONT_SIZE - 1) -> None:
     """Writes names right of the axes, at the height of the ends of lines but never on each other.
 
@@ -153,20 +179,11 @@ def label_ends(axes: Axes, ends: Sequence[LineEnd], *, size: float = FONT_SIZE -
     """
     if not ends:
         return
-    low, high = axes.get_ylim()
-    to_axes = axes.transScale + axes.transLimits
-    bounded = [min(max(end.value, low), high) for end in ends]
-    x = axes.get_xlim()[1]
-    wanted = [float(to_axes.transform((x, value))[1]) for value in bounded]
-    order = sorted(range(len(ends)), key=lambda i: (wanted[i], ends[i].name))
+    ends = sorted(ends, key=lambda end: end.name)
+    wanted = heights(axes, [end.value for end in ends])
     box = axes.get_position().height * axes.figure.get_figheight() * 72  # pyright: ignore
-    gap = min(1.25 * size / box, 1 / max(len(ends) - 1, 1))
-    # Least squares under the condition that each is at least a gap above the one before.
-    shifted = isotonic_regression([wanted[i] - n * gap for n, i in enumerate(order)]).x
-    top = 1 - (len(ends) - 1) * gap
-    for n, (i, start) in enumerate(zip(order, shifted, strict=True)):
-        height = min(max(float(start), 0.0), top) + n * gap
-        line: dict[str, Any] = {"color": ends[i].colour, "transform": axes.transAxes}
-        axes.plot([1.0, 1.018], [wanted[i], height], clip_on=False, linewidth=0.7, **line)
+    for end, start, height in zip(ends, wanted, apart(wanted, 1.25 * size / box), strict=True):
+        line: dict[str, Any] = {"color": end.colour, "transform": axes.transAxes}
+        axes.plot([1.0, 1.018], [start, height], clip_on=False, linewidth=0.7, **line)
         place: dict[str, Any] = {"va": "center", "fontsize": size, **line}
-        axes.text(1.024, height, escaping.visible(ends[i].name), **place)
+        axes.text(1.024, height, escaping.visible(end.name), **place)

@@ -1,6 +1,8 @@
 # pyright: basic, reportArgumentType=false
 """The report: its files, the page, and what of a run's words the page may hold."""
 
+import base64
+import hashlib
 import json
 import math
 import re
@@ -11,12 +13,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import vl_convert
 from commands import Shell
 from frames import CONFIG, frame, write_run
 from matplotlib.figure import Figure
 from small import refusal
 
 from lengthgen.report import load, report, style
+from lengthgen.report.series import select
+from lengthgen.report.statistics import findings, shown_number
 
 AtLength = Callable[[int, str], float | None]  # the loss of a seed and a document
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&{{ 7 * 7 }}"
@@ -83,14 +88,80 @@ def test_a_folder_that_is_reported_again_keeps_its_bytes(shell: Shell, tmp_path:
     assert {*load.load_rows([Path("rep")])["seed"]} == {1, 2}
 
 
-def test_the_page_holds_its_figures_and_loads_and_runs_nothing(page: str) -> None:
+def test_the_page_holds_its_figures_loads_nothing_and_runs_only_its_own_scripts(page: str) -> None:
     elements = Elements(page)
-    assert "script" not in elements.tags
     assert not any(name.startswith("on") for name in elements.attributes)
     assert all(link.startswith(("data:", "#")) for link in elements.links)
     assert elements.tags.count("img") >= 2
     assert "default-src 'none'" in page
-    assert "@import" not in page
+    policy = page[: page.index("</title>")]
+    assert "@import" not in page[: page.index("<script>")]
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert len(scripts) == page.count("<script>") == 3
+    for script in scripts:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_a_page_without_curves_carries_no_charts(tmp_path: Path) -> None:
+    rows = rows_of(lengths=(512,))
+    assert len(written(rows, tmp_path)["report.html"]) < 1e5
+
+
+def charts_of(page: str) -> list[Any]:
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    return [chart for text in found for chart in json.loads(text)]
+
+
+def test_a_chart_shows_the_lines_of_its_figure_and_vega_lite_reads_it(page: str) -> None:
+    curve, *others = charts_of(page)
+    assert others
+    known = findings(select(rows_of())[0].rows)
+    losses = known[known["quantity"] == "loss"].set_index(["series", "length"])
+    shown = [value for value in curve["datasets"]["lines"] if not value["thin"]]
+    assert {(value["of"], value["x"]) for value in shown} == {*losses.index}
+    for value in shown:
+        row = losses.loc[(value["of"], value["x"])]
+        assert value["y"] == pytest.approx(math.exp(row["value"]))
+        assert shown_number(math.exp(row["low"])) in value["hint"]
+    assert len([value for value in shown if "label" in value]) == 2
+    for chart in (curve, *others):
+        drawn = vl_convert.vegalite_to_vega({**chart, "width": 600})
+        assert any(mark["name"].endswith("voronoi") for mark in drawn["marks"])
+
+
+def test_a_page_of_many_schemes_stays_small(tmp_path: Path) -> None:
+    page = written(rows_of([f"s{i}" for i in range(12)]), tmp_path)["report.html"].decode()
+    assert len(page) < 1.5e6
+    curve, *_ = charts_of(page)
+    lines = curve["datasets"]["lines"]
+    assert len({value["of"] for value in lines}) == 12
+    assert len({value["of"] for value in lines if "label" in value}) == style.MAX_LINES
+
+
+def test_method_has_a_command_a_line_and_no_path_of_a_machine(tmp_path: Path) -> None:
+    commands = [
+        "lengthgen train scheme=rope corpus.path=/home/me/books/train seed=1",
+        "lengthgen train scheme=rope corpus.path=/home/me/books/train seed=2",
+        "lengthgen import /home/me/models/llama --name x corpus.path=books/train",
+    ]
+    frames = [
+        rows_of([name], seeds=[seed], environment=json.dumps({"command": command}))
+        for name, seed, command in zip(("rope", "rope", "llama"), (1, 2, 1), commands, strict=True)
+    ]
+    rows = pd.concat(frames, ignore_index=True)
+    assert [*report.sections(rows)[-1].commands] == [
+        "lengthgen sweep scheme=rope corpus.path=.../train seed=1,2",
+        "lengthgen import .../llama --name x corpus.path=books/train seed=1",
+    ]
+    tokenizers = [
+        json.dumps({**CONFIG, "corpus": {"name": "toy", "tokenizer": f"/home/me/{n}/t.json"}})
+        for n in "ab"
+    ]
+    texts = [rows.assign(config=c, fingerprint=c[-9:] + str(i)) for i, c in enumerate(tokenizers)]
+    page = written(pd.concat(texts, ignore_index=True), tmp_path)["report.html"].decode()
+    assert "/home/me" not in page
+    assert page.count('<pre class="command">') == 2
 
 
 def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
@@ -204,7 +275,9 @@ def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     words = {"corpus": HOSTILE, "model": HOSTILE, "precision": HOSTILE, "environment": about}
     rows = rows_of([HOSTILE, "rope"], **words)
     page = written(rows, tmp_path)["report.html"].decode()
-    plain = Elements(written(rows_of(["x", "rope"]), tmp_path / "plain")["report.html"].decode())
+    about = json.dumps({"command": "lengthgen train"})
+    others = rows_of(["x", "rope"], environment=about)
+    plain = Elements(written(others, tmp_path / "plain")["report.html"].decode())
     hostile = Elements(page)
     assert {*hostile.tags} == {*plain.tags}
     assert hostile.attributes == plain.attributes

@@ -1,0 +1,17 @@
+// Shows the charts of a page in the place of its figures, which remain for print.
+if (!matchMedia("(prefers-reduced-motion: reduce)").matches)
+  for (const holder of document.querySelectorAll("figure .charts")) {
+    const theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const options = {actions: false, ast: true, renderer: "svg", tooltip: {theme}};
+    holder.parentNode.classList.add("live");
+    for (const spec of JSON.parse(holder.querySelector("script").textContent)) {
+      const div = document.createElement("div");
+      holder.append(div);
+      spec.width = div.clientWidth - spec.usermeta.margin;
+      spec.encoding.color.condition.legend.columns = Math.max(2, Math.floor(div.clientWidth / 150));
+      vegaEmbed(div, spec, options).catch(error => {
+        console.error(error);
+        holder.parentNode.classList.remove("live");
+      });
+    }
+  }
