@@ -22,7 +22,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
-from lengthgen.evaluation.stored import KEPT
+from lengthgen.evaluation.stored import HEADLINE, KEPT
 from lengthgen.files import append_rows, read_rows, reading
 from lengthgen.model.build import redesigned, seed_of
 from lengthgen.model.transformer import Transformer
@@ -69,7 +69,7 @@ def evaluate(
         model.scheme = evaluation.scheme  # a job leaves that of a variant
         with reading(run_dir):
             model.load_state_dict(kept_one.weights)
-        earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen)
+        earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen, nats={})
         said = [f"{run} after {seen:,} tokens"]
         rows += _completed(earlier, run_dir / KEPT, said)
     return rows
@@ -379,7 +379,10 @@ def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:
         )
         for replace in job.replacements or (None,)
     ]
-    return {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.spans}
+    mean = {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.spans}
+    if protocol.name == HEADLINE:
+        evaluation.nats.update({(job.scheme, span): nats for span, nats in mean.items()})
+    return mean
 
 
 def replacements(protocol: Protocol, planned: Plan, *, seed: int) -> list[Replace]:

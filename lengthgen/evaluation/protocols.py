@@ -8,7 +8,7 @@ Rooms beside the core contribute protocols of other objectives.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -197,6 +197,8 @@ class Evaluation:
     ranks: "Ranks"
     show: "Progress"
     seconds: float = math.inf  # that it is to take
+    # Of the windows of the matched tail scored so far; other protocols may score the same ones.
+    nats: "dict[tuple[Scheme, Span], Scored]" = field(default_factory=dict)
 
 
 def cells_of(config: Config, protocols: Sequence[Protocol]) -> list[Cell]:

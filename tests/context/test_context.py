@@ -273,6 +273,15 @@ def test_every_window_is_read_once(tmp_path: Path) -> None:
     n_read = 0
     lengthgen.measure(logits, DOCUMENTS, protocols="forgetting", **how)
     assert n_read == 10 * 2 * (2 * 64 - 1)
+    how |= {"lengths": [16, 128]}  # T/8, and T, if T is not given
+    alone = lengthgen.measure(logits, DOCUMENTS, protocols="key_tokens", **how)
+    n_read = 0
+    lengthgen.measure(logits, DOCUMENTS, **how)
+    n_tail, n_read = n_read, 0
+    both = lengthgen.measure(logits, DOCUMENTS, protocols=["tail", "key_tokens"], **how)
+    assert n_read == n_tail
+    own = both[both["protocol"] == "key_tokens"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(own, alone.reset_index(drop=True))
 
 
 def test_a_measurement_is_refused_in_one_line() -> None:
