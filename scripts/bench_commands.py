@@ -1,6 +1,7 @@
 """Times list, show, report and a mistake in CPU seconds, by the number of runs there are.
 
     python scripts/bench_commands.py [--runs 1,22,100,300] [--rounds 3] [--against CHECKOUT]
+    python scripts/bench_commands.py --text FOLDER             # text to tokens, seconds too
 
 Trains three small runs, and makes copies of them under other seeds. With --against each command
 takes turns with that of another checkout, and the ratio is that of the medians: above 1 this one
@@ -10,8 +11,10 @@ needs less. Prints minimum and median over rounds.
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -32,20 +35,21 @@ SMALL = (
 )
 
 
-def lengthgen(checkout: Path, folder: Path, words: Sequence[str]) -> float:
-    """Returns the CPU seconds of a command."""
+def lengthgen(checkout: Path, folder: Path, words: Sequence[str]) -> tuple[float, float]:
+    """Returns the CPU seconds of a command, and its seconds."""
 
     def spent() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
-    before = spent()
+    shutil.rmtree(folder / "runs/.cache", ignore_errors=True)
+    before, begun = spent(), time.perf_counter()
     command = [sys.executable, "-m", "lengthgen", *words]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
     if done.returncode not in (0, 2):
         raise SystemExit(done.stderr.decode())
-    return spent() - before
+    return spent() - before, time.perf_counter() - begun
 
 
 def copied(run_dir: Path, root: Path, seed: int) -> None:
@@ -68,6 +72,7 @@ def main() -> None:
     parser.add_argument("--runs", default="1,22,100,300,1000")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--text", type=Path, metavar="FOLDER")
     asked = parser.parse_args()
     checkouts = [HERE, *([asked.against.resolve()] if asked.against else [])]
     head = ["command", "runs", "min, CPU s", "median", *["min, other", "median", "ratio"]]
@@ -76,13 +81,17 @@ def main() -> None:
 
     def row(name: str, n: int, folder: Path, *words: str) -> None:
         rounds = [[lengthgen(of, folder, words) for of in checkouts] for _ in range(asked.rounds)]
-        own, *others = zip(*rounds, strict=True)
-        cells = [f"{x:.2f}" for of in (own, *others) for x in (min(of), median(of))]
-        cells += [f"{median(other) / median(own):.2f}" for other in others]
-        print(f"| {name} | {n:,} | {' | '.join(cells)} |", flush=True)
+        for clock, unit in enumerate(("", ", seconds") if name == "data" else ("",)):
+            own, *others = ([taken[clock] for taken in of] for of in zip(*rounds, strict=True))
+            cells = [f"{x:.2f}" for of in (own, *others) for x in (min(of), median(of))]
+            cells += [f"{median(other) / median(own):.2f}" for other in others]
+            print(f"| {name}{unit} | {n:,} | {' | '.join(cells)} |", flush=True)
 
     with TemporaryDirectory() as made:
         folder = Path(made)
+        if asked.text:
+            row("data", 0, folder, "data", "files", f"corpus.path={asked.text.resolve()}")
+            return
         for scheme in SCHEMES:
             lengthgen(HERE, folder, ["train", f"scheme={scheme}", *SMALL])
         trained = directory.run_dirs(folder / "runs")

@@ -12,6 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +30,8 @@ from lengthgen.data import sources
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.tokenizer import (
     LONGEST,
+    OWN_PIECE,
+    PIECE,
     altered,
     find_bos,
     is_sentencepiece,
@@ -44,6 +47,7 @@ from lengthgen.files import new_folder, replace_file, sha256_of, utf8
 SPLITS = ("train", "validation")
 SUMS = "sha256.json"
 BATCH = 1_000_000  # characters that are encoded in one call
+Batch = list[tuple[int, int, str]]  # numbers of documents and of a part of each, and its text
 
 
 @contextmanager
@@ -183,15 +187,10 @@ class Build:
         progress = ByteProgress(f"tokenising {split} documents", self.say)
         with (folder / f"{split}.bin").open("wb") as file:
             read = _read(folder / f"{split}.text", texts)
-            for batch in _batches(read, sentencepiece=sentencepiece):
-                if long := [texts[i].name for i, _, part in batch if len(part) > 10 * LONGEST]:
-                    raise UserError(
-                        f"corpus.tokenizer: {long[0]} has {10 * LONGEST:,} characters without a "
-                        "blank, too many for SentencePiece; use bpe, or bytes, or divide it"
-                    )
-                # A blank between two words is the one that the tokenizer puts before a text.
-                own = [part[1:] if blank and n else part for _, n, part in batch]
-                for (i, _, part), ids in zip(batch, self.encoded(own, tokenizer), strict=True):
+            size = OWN_PIECE if corpus.tokenizer == "bpe" else PIECE
+            batches = _batches(read, sentencepiece=sentencepiece, size=size)
+            for batch, of_batch in self.encoded(batches, tokenizer, texts):
+                for (i, _, part), ids in zip(batch, of_batch, strict=True):
                     same = corpus.tokenizer == "bytes"
                     if not same and (wrong := altered(part, ids.tolist(), token_text, blank=blank)):
                         remedy = (
@@ -224,12 +223,32 @@ class Build:
         counts = {"documents": len(texts), "tokens": sum(lengths), "bytes": n_bytes}
         return {**counts, "longest": max(lengths, default=0)}
 
-    def encoded(self, texts: list[str], tokenizer: tokenizers.Tokenizer) -> list[NDArray[Any]]:
-        """Returns the token ids of texts."""
-        if self.corpus.tokenizer == "bytes":  # what the tokenizer would give, without its lists
-            return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+    def encoded(
+        self, batches: Iterable[Batch], tokenizer: tokenizers.Tokenizer, texts: list[StoredText]
+    ) -> Iterator[tuple[Batch, list[NDArray[Any]]]]:
+        """Yields batches with the ids of their parts; a thread encodes the next one meanwhile."""
+        blank = prepends_blank(tokenizer)
+
+        def ids_of(batch: Batch) -> list[NDArray[Any]]:
+            if long := [texts[i].name for i, _, part in batch if len(part) > 10 * LONGEST]:
+                raise UserError(
+                    f"corpus.tokenizer: {long[0]} has {10 * LONGEST:,} characters without a "
+                    "blank, too many for SentencePiece; use bpe, or bytes, or divide it"
+                )
+            # A blank between two words is the one that the tokenizer puts before a text.
+            own = [part[1:] if blank and n else part for _, n, part in batch]
+            if self.corpus.tokenizer == "bytes":  # what the tokenizer would give, without its lists
+                return [np.frombuffer(part.encode(), dtype=np.uint8) for part in own]
+            encodings = tokenizer.encode_batch_fast(own, add_special_tokens=False)
+            return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+        with ThreadPoolExecutor(1) as thread:
+            begun = ((batch, thread.submit(ids_of, batch)) for batch in batches)
+            batch, ids = next(begun)
+            for later, ids_later in begun:
+                yield batch, ids.result()
+                batch, ids = later, ids_later
+            yield batch, ids.result()
 
 
 def fingerprint(sums: Mapping[str, str], tokenizer: tokenizers.Tokenizer) -> str:
@@ -290,11 +309,11 @@ def _read(path: Path, texts: Iterable[StoredText]) -> Iterator[str]:
             yield file.read(text.n_bytes).decode()
 
 
-def _batches(texts: Iterable[str], *, sentencepiece: bool) -> Iterator[list[tuple[int, int, str]]]:
-    """Yields lists of about BATCH characters: numbers of documents and of a part, and its text."""
-    batch, n_letters = list[tuple[int, int, str]](), 0
+def _batches(texts: Iterable[str], *, sentencepiece: bool, size: int) -> Iterator[Batch]:
+    """Yields batches of about BATCH characters, at least one."""
+    batch, n_letters = Batch(), 0
     for i, text in enumerate(texts):
-        for n, part in enumerate(pieces(text, sentencepiece=sentencepiece)):
+        for n, part in enumerate(pieces(text, sentencepiece=sentencepiece, size=size)):
             batch.append((i, n, part))
             n_letters += len(part)
             if n_letters >= BATCH:

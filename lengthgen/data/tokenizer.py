@@ -27,6 +27,7 @@ BOS = "<|bos|>"
 BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
+OWN_PIECE = 16_000  # with the BPE that is trained here, whose words are known: all cores share them
 LONGEST = 1_000_000  # characters of a piece: the library takes 200 bytes for each
 LARGEST_ID = 2**24  # what lists all ids would fill memory beyond
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
@@ -168,7 +169,7 @@ def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
             say(f"{task}: {time.monotonic() - begun:.0f} s")
 
 
-def pieces(text: str, *, sentencepiece: bool = False) -> Iterator[str]:
+def pieces(text: str, *, sentencepiece: bool = False, size: int = PIECE) -> Iterator[str]:
     """Cuts a long text where no word of GPT-2, Llama 3 or SentencePiece lies across.
 
     That is behind a letter before a blank or a full stop of Chinese, or between two lines; with
@@ -176,11 +177,11 @@ def pieces(text: str, *, sentencepiece: bool = False) -> Iterator[str]:
     same, a word of LONGEST characters into two.
     """
     begin, ends = 0, re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
-    longest = len(text) if sentencepiece else LONGEST
+    longest, size = len(text) if sentencepiece else LONGEST, min(size, PIECE)
     ends = re.compile(r"\S(?= \S)") if sentencepiece else ends
     while begin < len(text):
         last = min(begin + longest, len(text))
-        cut = ends.search(text, begin + PIECE, last)
+        cut = ends.search(text, begin + size, last)
         end = cut.end() if cut else last
         yield text[begin:end]
         begin = end
