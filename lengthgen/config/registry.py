@@ -91,18 +91,16 @@ def construct(kind: type[T], arguments: Mapping[str, Any], *first: object, where
     Raises UserError, at the key `where`, for a value that it refuses with ValueError, and for any
     other error of its constructor, with file and line.
     """
-    with errors_of(kind, where=where):
-        try:
-            return kind(*first, **arguments)
-        except ValueError as error:
-            raise UserError(f"{where}: {error}") from error
+    with errors_of(kind, where=where, refuses=True):
+        return kind(*first, **arguments)
 
 
 @contextmanager
-def errors_of(kind: type[Any], *, where: str) -> Generator[None]:
+def errors_of(kind: type[Any], *, where: str, refuses: bool = False) -> Generator[None]:
     """Turns an error in the code of a class into one line with its place.
 
-    A UserError has its own line, and so has memory that could not be allocated: these pass.
+    A UserError has its own line, and so has memory that could not be allocated: these pass. If it
+    `refuses` values by ValueError, what that says is the line.
     """
     try:
         yield
@@ -111,6 +109,8 @@ def errors_of(kind: type[Any], *, where: str) -> Generator[None]:
     except Exception as error:
         if out_of_memory(error):
             raise
+        if refuses and isinstance(error, ValueError):
+            raise UserError(f"{where}: {error}") from error
         raise UserError(f"{where}: {kind.__name__} raised {described(error, kind)}") from error
 
 

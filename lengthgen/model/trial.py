@@ -3,13 +3,13 @@
 import math
 import traceback
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
 
 from lengthgen.config.plugins import MODULE_PREFIX
-from lengthgen.config.registry import described, snake_case
+from lengthgen.config.registry import described, errors_of, snake_case
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, out_of_memory
 from lengthgen.model.attention import BLOCK
@@ -34,8 +34,10 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                 "addition_padded or copy, or another scheme"
             )
     own = {p: n for n, p in parts if isinstance(p, Part) and _is_plugin(p)}
+    where = f"scheme.parts.{' and '.join(own.values())}"
+    unfit = [errors_of(type(part), where=f"{where}: does not fit the model") for part in own]
     try:
-        with plugin_errors(remedy=""):
+        with next(iter(unfit), nullcontext()), plugin_errors(remedy=""):
             stored = {*model.state_dict()}
             loss, norm = _values(config, model)
             if added := sorted({*model.state_dict()} - stored):
@@ -60,15 +62,7 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                 said = f"loss {loss}, gradient's norm {norm} before any update{hides}"
                 raise FloatingPointError(said)
             if own and config.model.arch == "decoder":
-                _check_outputs(config, model, where=f"scheme.parts.{' and '.join(own.values())}")
-    except UserError:
-        raise
-    except Exception as error:
-        if out_of_memory(error) or not own:
-            raise
-        names, part = " and ".join(own.values()), next(iter(own))
-        why = described(error, type(part)) if len(own) == 1 else f"{type(error).__name__}: {error}"
-        raise UserError(f"scheme.parts.{names}: does not fit the model: {why}") from error
+                _check_outputs(config, model, where=where)
     finally:
         model.scheme = scheme
         model.zero_grad()

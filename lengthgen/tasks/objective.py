@@ -78,14 +78,10 @@ class Answers(Objective):
             )
         rule = self.rule
         for key, length in (("length", spec.length), ("longest", spec.longest)):
-            with errors_of(type(rule), where=f"task.{key}={length}"):
-                try:
-                    example = rule.example(length, Random(0))
-                    shown = rule.augment(example, Random(0))
-                    text = example.prompt + example.answer + shown.prompt + shown.answer
-                except (ValueError, MemoryError) as error:
-                    reason = str(error) or "an example does not fit in memory"
-                    raise UserError(f"task.{key}={length}: {reason}") from None
+            with errors_of(type(rule), where=f"task.{key}={length}", refuses=True):
+                example = rule.example(length, Random(0))
+                shown = rule.augment(example, Random(0))
+                text = example.prompt + example.answer + shown.prompt + shown.answer
             if unknown := sorted({*text} - {*rule.alphabet}):
                 raise UserError(
                     f"task={spec.name}: the alphabet lacks {''.join(unknown)!r} of {text[:40]!r}; "

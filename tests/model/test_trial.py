@@ -37,9 +37,9 @@ class Mine(Part):
 """
 
 FAULTS = {  # of a hook | under a word
-    "def bias(self, c): return helper(c.distance())": r": ZeroDivisionError: a bug \(.*, line 7\)$",
-    "def embed(self, x, c): return Wrong.apply(x)": r": ZeroDivisionError: a bug \(.*, line 7\)$",
-    "def bias(self): return None": r"fit the model: TypeError: Mine\.bias\(\) takes .*line 23\)$",
+    "def bias(self, c): return helper(c.distance())": r" ZeroDivisionError: a bug \(.*, line 7\)$",
+    "def embed(self, x, c): return Wrong.apply(x)": r" ZeroDivisionError: a bug \(.*, line 7\)$",
+    "def bias(self): return None": r": Mine raised TypeError: Mine\.bias\(\) takes .*line 23\)$",
     "def bias(self, c): return torch.ones(4, 1, 1)": (
         r"Unfit: Mine.bias returns torch.float32 \[4, 1, 1\]; return a tensor \[Q, S\], "
         r"\[H, Q, S\] or \[B, H, Q, S\] in .* here H = 4, Q = 8, S = 8 \(.*mine\.py, line 23\)$"
@@ -78,7 +78,7 @@ FAULTS = {  # of a hook | under a word
     "def visible(self, c): return c.distance() < 0": r"before any update; visible must leave a key",
     "def qk(self, q, k, c): return None": r"Mine\.qk returns None; return Rotated\(q, k\) \(.*23\)",
     "def qk(self, q, k, c): return q": r"Mine\.qk returns torch\.\w+ \[2, 4, 8, 8\]; return Rot",
-    "def weights(self, s, c): return s.softmax(-1).mT": r"does not fit the model: RuntimeError",
+    "def weights(self, s, c): return s.softmax(-1).mT": r"fit the model: Mine raised RuntimeErr",
     "def __init__(self, shape):\n        super().__init__(shape)\n"
     "        self.unused = torch.nn.Parameter(torch.ones(2))\n"
     "    def bias(self, c): return -c.distance()": r": the loss does not depend on one of its par",

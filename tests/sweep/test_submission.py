@@ -97,18 +97,14 @@ def test_a_damaged_record_of_a_job_is_one_line(stub: Stub, point: Point, text: s
 
 def test_a_job_that_ended_unreported_hides_behind_no_older_one(stub: Stub, point: Point) -> None:
     begun(point, Status("stopped", reason="stopped by SIGTERM"), seconds_ago=60)
-    log = record(point)
+    log = record(point)  # which does not exist yet: the job never began
+    gone = PointState("failed", "job 7 was cancelled or removed before it started")
+    assert state_of(point) == gone
     log.parent.mkdir()
     log.touch()
     assert state_of(point) == PointState("failed", f"job 7 ended without a report; see {log}")
     begun(point, Status("stopped", reason="stopped by SIGUSR2"), seconds_ago=-1)
     assert state_of(point) == PointState("stopped", "stopped by SIGUSR2")
-
-
-def test_a_job_that_was_cancelled_while_it_waited_names_no_log(stub: Stub, point: Point) -> None:
-    record(point)
-    gone = PointState("failed", "job 7 was cancelled or removed before it started")
-    assert state_of(point) == gone
 
 
 def test_what_is_asked_of_slurm_reaches_it_and_is_not_needed_on_the_machine_that_submits(
