@@ -1,11 +1,13 @@
 """lengthgen data."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
 from lengthgen.cli.console import echo, print_table, warn
+from lengthgen.errors import UserError
 
 if TYPE_CHECKING:
     from lengthgen.data.corpora import TokenizedCorpus
@@ -23,18 +25,30 @@ def complete_corpora(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def show_corpus(
     corpus: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="CORPUS",
+            metavar="[CORPUS]",
             help="As in corpus=CORPUS of train: files, wikitext103, OWNER/NAME of the Hub.",
             autocompletion=complete_corpora,
         ),
-    ],
+    ] = None,
     overrides: Overrides = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List what is kept of corpora, and where.")
+    ] = False,
+    remove: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Remove what is kept: a name of --list, or a glob."),
+    ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
     """Prepare a corpus, and show how many documents are how long."""
+    if listed or remove is not None:
+        words = [word for word in [corpus, *(overrides or [])] if word]
+        return _kept(words, remove)
+    if corpus is None:
+        raise UserError("data: name a corpus, as in: lengthgen data stdlib; or give --list")
     from lengthgen.experiment import resolve
 
     words = [corpus if "=" in corpus else f"corpus={corpus}", *(overrides or [])]
@@ -51,6 +65,24 @@ def show_corpus(
     if loaded.packed:
         echo("packed: the documents are one stream, in which every length is reached")
     echo(f"tokens: {from_here(loaded.tokenizer_path.parent)}")
+
+
+def _kept(words: list[str], remove: str | None) -> None:
+    """Lists the folders of the token cache, or removes those of a name or glob."""
+    from lengthgen.config import compose
+    from lengthgen.data import token_cache
+
+    changes = compose.values(words)
+    compose.check_changes(changes, ("runtime",))
+    given = (compose.own_defaults() | changes)["runtime.cache"]
+    cache_dir = Path(given).expanduser() if given else compose.user_cache() / "corpora"
+    if remove is not None:
+        for name, size in token_cache.remove(cache_dir, remove):
+            echo(f"removed {name}: {size:,} bytes")
+        return
+    head = ["kept", "train tokens", "validation tokens", "bytes"]
+    print_table(head, token_cache.kept(cache_dir))
+    echo(f"in {cache_dir}")
 
 
 def tables(corpus: "TokenizedCorpus", *, T: int) -> list[tuple[list[str], list[list[str]]]]:

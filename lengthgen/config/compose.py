@@ -130,6 +130,12 @@ def user_file() -> Path:
     return Path(folder) / "lengthgen.yaml"
 
 
+def user_cache() -> Path:
+    """Returns the folder that runs of an account share: lengthgen in ~/.cache, as XDG has it."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(folder) / "lengthgen"
+
+
 def user_defaults() -> dict[str, Any]:
     """Returns what the user's file sets, by dotted key, groups by name; none without the file."""
     path = user_file()

@@ -335,7 +335,7 @@ class Runtime(Section):
 
     @property
     def cache_dir(self) -> Path:
-        return self.cache if self.cache is not None else self.root / ".cache"
+        return self.cache if self.cache is not None else compose.user_cache() / "corpora"
 
 
 LATER = {"norm_placement": "pre", "embedding_scale": 1.0}  # names are older than these options

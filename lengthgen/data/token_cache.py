@@ -262,6 +262,45 @@ def fingerprint(sums: Mapping[str, str], tokenizer: tokenizers.Tokenizer) -> str
     return digest.hexdigest()
 
 
+def kept(cache_dir: Path) -> list[list[str]]:
+    """Returns name, tokens of both splits and bytes of each folder of a cache."""
+    found: list[list[str]] = []
+    for folder in sorted(path.parent for path in cache_dir.glob("[!.]*/meta.json")):
+        meta = dict[str, Any]()
+        with suppress(OSError, ValueError):
+            meta = json.loads((folder / "meta.json").read_bytes())
+        tokens = (f"{n:,}" if (n := meta.get(s, {}).get("tokens")) else "" for s in SPLITS)
+        found.append([folder.name, *tokens, f"{_n_bytes(folder):,}"])
+    return found
+
+
+def remove(cache_dir: Path, pattern: str) -> Iterator[tuple[str, int]]:
+    """Removes the folders of a name or glob; yields name and bytes of each.
+
+    What is open stays readable until it is closed; a run builds what it lacks again. Raises
+    UserError if there is no such folder, or another process builds it.
+    """
+    folders = [folder for folder in cache_dir.glob(pattern) if (folder / "meta.json").exists()]
+    if not folders or "/" in pattern:
+        raise UserError(f"--remove {pattern}: nothing of that name is kept in {cache_dir}")
+    with one_line_errors(cache_dir):
+        for left in cache_dir.glob(".overlap-*.bin"):  # made again in seconds
+            left.unlink()
+        for folder in folders:
+            lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))
+            try:
+                with lock.acquire(blocking=False):
+                    size = _n_bytes(folder)
+                    shutil.rmtree(folder)
+            except filelock.Timeout:
+                raise UserError(f"{folder}: another process builds it; wait for it") from None
+            yield folder.name, size
+
+
+def _n_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
 def damage(folder: Path) -> str | None:
     """Says which file of a folder is not as it was built, None if all are.
 

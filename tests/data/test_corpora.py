@@ -195,6 +195,25 @@ def test_a_corpus_is_built_once_and_again_for_other_tokens(folder: Path, cache_d
     assert len(known) == len(folders(cache_dir)) == 5
 
 
+def test_corpora_are_kept_for_all_runs_of_an_account_listed_and_removed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    words = ["data", "files", f"corpus.path={folder}", "corpus.tokenizer=bytes"]
+    first, second = (here(*words, f"runtime.root={tmp_path}/{root}") for root in "ab")
+    assert first.out == second.out
+    assert "tokens of files" in first.err
+    assert "tokens of files" not in second.err
+    (kept,) = (tmp_path / "own/lengthgen/corpora").glob("[!.]*")
+    head, row, where = here("data", "--list").out.splitlines()
+    assert (row.split("\t")[0], where) == (kept.name, f"in {kept.parent}")
+    assert head.split("\t")[0] == "kept"
+    assert "nothing of that name" in here("data", "--remove", "none*").error
+    assert kept.name in here("data", "--remove", "files-*").out
+    assert not kept.exists()
+    assert "tokens of files" in here(*words).err
+
+
 def test_a_run_reads_the_tokens_of_its_fingerprint(folder: Path, cache_dir: Path) -> None:
     begun = load(files(folder), cache_dir).corpus
     (folder / "plain.txt").write_text("another text\n" * 99)

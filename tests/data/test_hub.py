@@ -117,7 +117,7 @@ def test_the_hub_is_read_by_its_names_and_from_the_cache_where_it_does_not_answe
     online, no_dataset, no_tokenizer, cached, offline = json.loads(ran.out)
     for said in (online, cached):
         assert "\nvalidation\t2\t" in said
-        assert "/runs/.cache/tiny_1-" in said
+        assert "/lengthgen/corpora/tiny_1-" in said
     assert "'o/tiny-2' doesn't exist on the Hub" in no_dataset
     assert "byte is no file; it cannot be read from the Hub" in no_tokenizer
     assert "Repository Not Found" in no_tokenizer

@@ -90,7 +90,6 @@ def run(trained: dict[str, Config], tmp_path: Path) -> Config:
     config = trained["rotary"]
     root = tmp_path / "runs"
     shutil.copytree(config.run_dir, root / config.run_id)
-    shutil.copytree(config.runtime.cache_dir, root / ".cache")
     runtime = config.runtime.model_copy(update={"root": root})
     return config.model_copy(update={"runtime": runtime})
 

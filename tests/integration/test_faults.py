@@ -55,7 +55,7 @@ for left in (1, 7, 12, 14, 16, 19, 23):
 def test_a_run_killed_again_and_again_ends_as_its_twin(tmp_path: Path, undisturbed: Path) -> None:
     """Each attempt dies at another write: of the configuration, a row, a checkpoint, DONE."""
     keeping = ("scheme=rope", "train.keep_checkpoints=4")
-    words = train_words(tmp_path, *keeping, f"runtime.cache={undisturbed}/.cache")
+    words = train_words(tmp_path, *keeping)
     ends = [line for line in run("-c", KILLED, *words).err.splitlines() if line.isdecimal()]
     assert len(ends) == 7
     assert {*ends} <= {"0", str(int(signal.SIGKILL))}
@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_one_line_and_nothing_is_trained_or_deleted(
 def test_without_room_training_ends_in_one_line_and_goes_on(
     tmp_path: Path, undisturbed: Path
 ) -> None:
-    words = train_words(tmp_path, "scheme=rope", f"runtime.cache={undisturbed}/.cache")
+    words = train_words(tmp_path, "scheme=rope")
     refused: list[str] = []
     for n_bytes in (0, 600, 20_000, 100_000):  # larger files fit at every one
         with files_limited_to(n_bytes):

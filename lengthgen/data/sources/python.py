@@ -1,6 +1,5 @@
 """Documents of the corpus python: sources of many projects, pinned by the hash of their wheels."""
 
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
 
-from lengthgen.config.compose import conf_dir
+from lengthgen.config.compose import conf_dir, user_cache
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
@@ -56,8 +55,7 @@ class Python(Source):
     tokenizer_every = 4  # 25 MB, a quarter of the time
 
     def __init__(self) -> None:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-        self.folder = Path(cache) / "lengthgen" / "wheels"  # for all runs of this account
+        self.folder = user_cache() / "wheels"
         text = (conf_dir() / "corpus/python.toml").read_text(encoding="utf-8")
         self.projects: dict[str, dict[str, Project]] = tomllib.loads(text)  # by split, by name
 
