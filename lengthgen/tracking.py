@@ -218,8 +218,9 @@ class Tracker:
 
         self._mode(mode)
         name = self._config.run_id + self._suffix
-        usual = {"project": "lengthgen", "entity": None, "name": name, "tags": None}
-        usual |= {"group": self._config.scheme.name, "job_type": "train", "dir": self._run_dir}
+        usual: dict[str, Any] = {"project": "lengthgen", "entity": None, "name": name}
+        usual |= {"group": self._config.recipe, "tags": [*_kinds(self._config).values()]}
+        usual |= {"job_type": "train", "dir": self._run_dir}
         chosen: dict[str, Any] = {}
         for key, value in usual.items():
             variable = "WANDB_RUN_GROUP" if key == "group" else f"WANDB_{key.upper()}"
@@ -228,6 +229,7 @@ class Tracker:
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
         config = to_plain(self._config) | {key: about.get(key) for key in FACTS}
+        config |= {"recipe": self._config.recipe, "kind": _kinds(self._config)}
         own_id = _id_of(self._run_dir, self._config) + self._suffix
         return wandb.init(mode=mode, id=own_id, resume="allow", config=config, **chosen)
 
@@ -290,7 +292,7 @@ class TensorBoard:
 
     def __init__(self, config: Config, run_dir: Path) -> None:
         self._config, self._run_dir = config, run_dir
-        self._folder = run_dir / "tensorboard"
+        self._folder = run_dir / "tensorboard"  # a folder of a recipe in it, and of its seed
 
     def __enter__(self) -> Self:
         try:
@@ -300,7 +302,8 @@ class TensorBoard:
             raise UserError(f"runtime.tensorboard=true {needs}") from None
         shutil.rmtree(self._folder, ignore_errors=True)
         with writing(self._folder):
-            self._writer: Any = SummaryWriter(self._folder)
+            place = self._folder / self._config.recipe / f"s{self._config.seed}"
+            self._writer: Any = SummaryWriter(place)
         for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
             self.row(row)
         return self
@@ -364,6 +367,13 @@ def _id_of(run_dir: Path, config: Config) -> str:
     """Returns the id of a run in W&B: its own and that of its training."""
     about = directory.read_provenance(run_dir, run=config.run_id)
     return f"{config.run_id}-{about['training']}" if about else config.run_id
+
+
+def _kinds(config: Config) -> dict[str, str]:
+    """Returns by what runs are told apart: their scheme, size and budget."""
+    n = config.train.tokens
+    budget = f"{n / 1e6:.3g}M tokens" if n >= 1e6 else f"{n:,} tokens"
+    return {"scheme": config.scheme.name, "size": config.model.label, "budget": budget}
 
 
 def _numbers(row: Row) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from wandb_backend import ENTITY, KEY, StoredRun, WandbBackend
 import lengthgen
 from lengthgen import tracking
 from lengthgen.errors import Stopped, UserError
+from lengthgen.experiment import config_of
 from lengthgen.files import read_rows
 from lengthgen.runs import directory
 from lengthgen.tracking import Tracker
@@ -99,7 +100,9 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
         assert run.summary[f"eval/ppl@{length}"] == row["eval/ppl"]
     words = ("uses", "flat", "harmed", "unclear", "not trained")
     assert run.summary[f"eval/verdict@{max(curve)}"] in words
-    assert run.variables["groupName"] == "rope"
+    asked = directory.load_config(one_run(trained))
+    assert run.variables["groupName"] == asked.recipe
+    assert {*run.variables["tags"]} == {"rope", asked.model.label, "1,024 tokens"}
     config = {key: entry["value"] for key, entry in json.loads(run.variables["config"]).items()}
     known = directory.read_provenance(one_run(trained), run=one_run(trained).name)
     assert {key: config[key] for key in tracking.FACTS} == {k: known[k] for k in tracking.FACTS}
@@ -281,7 +284,8 @@ def test_without_login_a_training_is_kept_for_a_push_and_a_push_keeps_nothing(
     kept = one_run(trained) / "wandb"
     assert not list(kept.glob("offline-run-*/*.wandb"))
     said = list[str]()
-    with Tracker(directory.load_config(one_run(trained)), one_run(trained), say=said.append):
+    config = config_of(one_run(trained), {"runtime.wandb": "auto"})
+    with Tracker(config, one_run(trained), say=said.append):
         pass
     assert "; offline, to upload: lengthgen track push " in said[0]
     assert list(kept.glob("offline-run-*/*.wandb"))
@@ -352,7 +356,7 @@ def test_tensorboard_has_each_row_by_its_step_and_the_curve_by_its_length(traine
     words = [f"runtime.root={trained}", "runtime.tensorboard=true", "--lengths"]
     for lengths in ("16,48", "16,48,64,32,24"):
         assert here("eval", *words, lengths).code == 0
-    shown = EventAccumulator(str(one_run(trained) / "tensorboard")).Reload()
+    shown = EventAccumulator(str(*one_run(trained).glob("tensorboard/rope-*/s1"))).Reload()
     rows = recorded(one_run(trained))
     losses = [(row["train/step"], pytest.approx(row["train/loss"])) for row in rows]
     assert [(event.step, event.value) for event in shown.Scalars("train/loss")] == losses
@@ -377,7 +381,11 @@ def test_kept_checkpoints_are_shown_by_their_tokens_once(
     losses = curves[curves["length"] == 32].set_index("tokens")["loss"]
     gains = {n: row["kept/context_gain@32"] for n, row in rows.items()}
     assert gains == pytest.approx((known - losses).to_dict())
-    shown = EventAccumulator(str(run_dir / "tensorboard")).Reload().Scalars("kept/loss@16")
+    shown = (
+        EventAccumulator(str(*run_dir.glob("tensorboard/rope-*/s1")))
+        .Reload()
+        .Scalars("kept/loss@16")
+    )
     assert {event.step: event.value for event in shown} == pytest.approx(known.to_dict())
 
 
