@@ -74,6 +74,7 @@ SMALLER = {  # than the pages say: this process, points that are done or one sch
     "alibi-tiny-python-s1": "alibi-tiny-synthetic-s1",
     "rope-tiny-python-s1": "rope-tiny-synthetic-s1",
     "train.length=2048 train.tokens=2457600 train.batch_tokens=8192": "train.length=32",
+    "rm state=failed": "rm seed=1",  # no run of the reader has failed
     "512,2048,16000": "16,48",
     "512,2048": "16,32",
     "study=alibi_figure1_laptop --dry-run": "study=alibi_figure1_laptop scheme=rope --dry-run",
