@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import Stopped, UserError
-from lengthgen.files import Row, read_rows, writing
+from lengthgen.files import Row, writing
 from lengthgen.runs import directory, status
 from lengthgen.runs.signals import SCHEDULER, handled
 from lengthgen.terminal import from_here
@@ -110,7 +110,7 @@ class Tracker:
         self._refusal = ""  # why it is offline, though that was not asked for
 
     def __enter__(self) -> Self:
-        rows = read_rows(self._run_dir / "train.jsonl", run=self._config.run_id)
+        rows = directory.read_log(self._run_dir, run=self._config.run_id)
         self._hooks = (sys.exit, sys.excepthook, logging.raiseExceptions)
         # On a full disk every line of wandb's own log would become a traceback on the terminal.
         logging.raiseExceptions = False
@@ -304,7 +304,7 @@ class TensorBoard:
         with writing(self._folder):
             place = self._folder / self._config.recipe / f"s{self._config.seed}"
             self._writer: Any = SummaryWriter(place)
-        for row in read_rows(self._run_dir / "train.jsonl", run=self._config.run_id):
+        for row in directory.read_log(self._run_dir, run=self._config.run_id):
             self.row(row)
         return self
 

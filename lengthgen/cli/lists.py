@@ -125,12 +125,11 @@ def record(run_dir: Path) -> dict[str, Any]:
 
 def _record(run_dir: Path) -> dict[str, Any]:
     from lengthgen.evaluation.stored import HEADLINE, loss, stored
-    from lengthgen.files import read_rows
     from lengthgen.runs import directory, status
 
     config = directory.load_config(run_dir)
     state, reason, *_ = status.read_status(run_dir, run=config.run_id)
-    trained = read_rows(run_dir / "train.jsonl", run=config.run_id)
+    trained = directory.read_log(run_dir, run=config.run_id)
     rows = stored(run_dir, run=config.run_id)
     steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
     own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]

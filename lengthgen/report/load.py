@@ -21,7 +21,7 @@ import pandas as pd
 from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError
 from lengthgen.evaluation.stored import stored, stored_kept
-from lengthgen.files import is_there, read_rows, replace_file
+from lengthgen.files import is_there, replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
@@ -198,7 +198,7 @@ def _table(measured: Sequence[Measured]) -> pd.DataFrame:
 
 def _about(path: Path, config: Config) -> dict[str, Any]:
     """Returns what is known of a run."""
-    log = read_rows(path / "train.jsonl", run=config.run_id)
+    log = directory.read_log(path, run=config.run_id)
     tokens = [0, *(row["train/tokens"] for row in log)]
     steps = zip(pairwise(tokens), log, strict=True)
     seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)

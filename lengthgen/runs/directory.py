@@ -21,7 +21,16 @@ from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import Unreadable, is_there, names_in, reading, replace_file, utf8, write_rows
+from lengthgen.files import (
+    Unreadable,
+    is_there,
+    names_in,
+    read_rows,
+    reading,
+    replace_file,
+    utf8,
+    write_rows,
+)
 from lengthgen.runs.status import read_of_run
 
 if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without it
@@ -142,6 +151,13 @@ def environment() -> dict[str, Any]:
 def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
     """Returns env.json of the run with this id, an empty mapping if it is not there."""
     return read_of_run(run_dir / "env.json", run=run)
+
+
+def read_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
+    """Returns the rows of train.jsonl, without those of another training of the same id."""
+    rows = read_rows(run_dir / "train.jsonl", run=run)
+    own = read_provenance(run_dir, run=run).get("training")
+    return [row for row in rows if own is None or row.get("training", own) == own]
 
 
 def load_corpus(

@@ -13,7 +13,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Refused, Stopped, UserError
-from lengthgen.files import append_rows, read_rows, reading, write_rows
+from lengthgen.files import append_rows, reading, write_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, devices, directory, signals
@@ -64,8 +64,9 @@ def train(
             "folder that all of them see"
         )
     began_at = state.step
+    training = directory.read_provenance(config.run_dir, run=config.run_id).get("training")
     if ranks.is_main:  # the steps after the checkpoint are taken again
-        rows = read_rows(file, run=config.run_id)
+        rows = directory.read_log(config.run_dir, run=config.run_id)
         kept = [row for row in rows if row["train/step"] <= began_at]
         if len(kept) < len(rows):
             write_rows(file, kept)
@@ -96,7 +97,8 @@ def train(
                 check_finite(state, ranks)
             if logs:
                 n_tokens = (state.step - began_at) * train.batch_tokens
-                row = _row(state, tokens_per_s=n_tokens / (time.perf_counter() - began))
+                rate = n_tokens / (time.perf_counter() - began)
+                row = _row(state, training=training, tokens_per_s=rate)
                 losses = validate(model) if validate is not None and _is_due(state) else {}
                 began, began_at = time.perf_counter(), state.step
                 state.nats, state.n_targets = torch.zeros_like(state.nats), 0
@@ -104,7 +106,6 @@ def train(
                     append_rows(file, [row | losses])
                     log(row | losses)
                 losses = {key.replace("/loss", ""): loss for key, loss in losses.items()}
-                rate = row["train/tokens_per_s"]
                 show.advance(0, loss=row["train/loss"], **losses, tokens_per_s=rate)
             show.advance(train.batch_tokens)
             if keeps and ranks.is_main:  # first: a run that resumes after this step has them
@@ -149,11 +150,12 @@ def _is_due(state: TrainingState) -> bool:
     return last or state.step // every > before // every
 
 
-def _row(state: TrainingState, *, tokens_per_s: float) -> dict[str, Any]:
+def _row(state: TrainingState, *, training: str | None, tokens_per_s: float) -> dict[str, Any]:
     """Returns the row of train.jsonl on the steps since the last one."""
     train = state.config.train
     return {
         "run": state.config.run_id,
+        "training": training,
         "train/step": state.step,
         "train/tokens": state.step * train.batch_tokens,
         "train/loss": float(state.nats) / state.n_targets,

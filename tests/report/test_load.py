@@ -55,6 +55,17 @@ def test_a_run_gives_a_row_per_document_with_what_is_known_of_the_run(tmp_path: 
     assert "runtime" not in json.loads(first["config"])
 
 
+def test_rows_of_another_training_of_the_same_id_are_not_counted(tmp_path: Path) -> None:
+    path = write_run(tmp_path, losses=LOSSES)
+    about, row = ({"run": path.name, **ROWS_OF[name]} for name in ("env.json", "train.jsonl"))
+    write_rows(path / "env.json", [about | {"training": "own"}])
+    twins = [{"train/tokens": 1, "training": "other"}, {}, {"training": "own"}]
+    for twin, seconds in zip(twins, (None, 3, 3), strict=True):
+        write_rows(path / "train.jsonl", [row | twin])
+        [found] = loaded(path)[0]["train_seconds"].drop_duplicates()
+        assert found == seconds or (seconds is None and math.isnan(found))
+
+
 def test_rows_of_weights_that_are_no_longer_the_last_are_not_shown(tmp_path: Path) -> None:
     path, good = (write_run(tmp_path, s, losses=LOSSES, weights="old") for s in ("rope", "alibi"))
     write_rows(path / "DONE", [{"run": path.name, "weights": "new"}])

@@ -29,7 +29,8 @@ from lengthgen.training.step import (
 )
 
 QUIET = Progress(is_main=False)
-CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds")  # what no two runs have in common
+# What no two runs have in common:
+CLOCKED = ("train/tokens_per_s", "train/peak_mib", "seconds", "training")
 
 
 def rows_of(log: Path) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ from lengthgen.evaluation.validation import validator
 from lengthgen.files import read_rows
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
+from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.training import trainer
 from lengthgen.training.optim import lr_at
@@ -137,6 +138,8 @@ def test_a_row_is_of_the_steps_since_the_row_before(
     monkeypatch.setattr(trainer, "time", clock)
     run_dir = in_process(tmp_path, cache, "runtime.log_every=3", "train.val_every=4")
     rows, train = read_rows(run_dir / "train.jsonl"), small_config().train
+    own = directory.read_provenance(run_dir, run=run_dir.name)["training"]
+    assert {r["training"] for r in rows} == {own}
     assert [r["train/tokens_per_s"] for r in rows] == [384, 384, 256]
     means = [sum(part) / len(part) for part in (each[:3], each[3:6], each[6:])]
     assert [r["train/loss"] for r in rows] == pytest.approx(means)
