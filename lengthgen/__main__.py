@@ -30,7 +30,19 @@ def main() -> NoReturn:
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
                 sys.stderr.write(INTERRUPTED)
-            sys.exit(130)
+            _end(130)
+        except SystemExit as ended:
+            if isinstance(ended.code, int) and ended.code > 128:
+                _end(ended.code)
+            raise
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the process at once: Python would wait for a library at work in a thread, or abort."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from commands import run
 
 from lengthgen.errors import Stopped
 from lengthgen.runs import signals, status
@@ -41,6 +42,29 @@ def test_work_of_another_thread_has_no_handlers() -> None:
         before = [signal.getsignal(kind) for kind in signals.KINDS]
         work = signals.interruptible()(StopRequest().listening()(lambda: before))
         assert pool.submit(work).result() == [signal.getsignal(kind) for kind in signals.KINDS]
+
+
+STOPPED = """
+import itertools, os, signal
+from lengthgen import __main__, cli
+from lengthgen.data.tokenizer import train_tokenizer
+from lengthgen.runs import signals
+
+def texts():
+    os.kill(os.getpid(), signal.SIGTERM)
+    yield from itertools.repeat("ab" * 100_000)
+
+def train(**_):
+    train_tokenizer(texts(), vocab_size=300, say=len)
+
+cli.app = signals.interruptible()(train)
+__main__.main()
+"""
+
+
+def test_the_program_ends_by_its_signal_whatever_a_library_does_in_a_thread() -> None:
+    ran = run("-c", STOPPED)
+    assert (ran.code, ran.err) == (143, "stopped by SIGTERM; rerun to resume\n")
 
 
 @pytest.fixture
