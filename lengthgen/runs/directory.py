@@ -16,21 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from lengthgen import __version__
+from lengthgen import __version__, files
 from lengthgen.config import compose
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import (
-    Unreadable,
-    is_there,
-    names_in,
-    read_rows,
-    reading,
-    replace_file,
-    utf8,
-    write_rows,
-)
 from lengthgen.runs.status import read_of_run
 
 if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without it
@@ -46,9 +36,9 @@ LIBRARIES = "torch numpy tokenizers datasets hydra-core pydantic safetensors sci
 def write_config(config: Config, run_dir: Path, plugins: Sequence[Plugin] = ()) -> None:
     """Writes config.yaml, and each plugin as it was read: its author may go on to edit it."""
     for plugin in plugins:
-        replace_file(run_dir / f"plugins/{plugin.digest}.py", plugin.content)
+        files.replace_file(run_dir / f"plugins/{plugin.digest}.py", plugin.content)
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
-    replace_file(run_dir / "config.yaml", text.encode())
+    files.replace_file(run_dir / "config.yaml", text.encode())
 
 
 @contextmanager
@@ -58,7 +48,7 @@ def or_said(run_dir: Path, what: str, say: Callable[[str], None] | None) -> Gene
     Without `say`, of a run that is alone, it raises a UserError, whatever the error.
     """
     try:
-        with reading(run_dir):
+        with files.reading(run_dir):
             yield
     except UserError as error:
         if say is None:
@@ -69,12 +59,12 @@ def or_said(run_dir: Path, what: str, say: Callable[[str], None] | None) -> Gene
 def load_config(run_dir: Path) -> Config:
     """Reads the configuration of a run. Raises UserError if there is none or it is damaged."""
     path = run_dir / "config.yaml"
-    if path.name not in names_in(run_dir):
+    if path.name not in files.names_in(run_dir):
         raise UserError(f"{run_dir} is not a run directory: it has no config.yaml")
     try:
-        with reading(run_dir):
+        with files.reading(run_dir):
             return from_stored(plain_config(run_dir))
-    except Unreadable:
+    except files.Unreadable:
         raise
     except UserError as error:
         raise UserError(
@@ -106,7 +96,7 @@ def write_provenance(
     provenance: dict[str, Any] = {
         "run": run,
         "training": secrets.token_hex(2),
-        "argv": [utf8(word) for word in sys.argv],
+        "argv": [files.utf8(word) for word in sys.argv],
         "host": platform.node(),
         **environment(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -116,7 +106,7 @@ def write_provenance(
     }
     if corpus is not None:  # not imported
         provenance |= {"fingerprint": corpus.fingerprint, "corpus": corpus.meta}
-    write_rows(run_dir / "env.json", [provenance])
+    files.write_rows(run_dir / "env.json", [provenance])
 
 
 def n_parameters(weights: "Mapping[str, Tensor]") -> dict[str, int]:
@@ -155,7 +145,7 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 
 def read_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl, without those of another training of the same id."""
-    rows = read_rows(run_dir / "train.jsonl", run=run)
+    rows = files.read_rows(run_dir / "train.jsonl", run=run)
     own = read_provenance(run_dir, run=run).get("training")
     return [row for row in rows if own is None or row.get("training", own) == own]
 
@@ -197,8 +187,8 @@ def edited(run_dir: Path, code: Mapping[str, str], *, run: str) -> list[str]:
 
 def run_dirs(root: Path) -> list[Path]:
     """Returns the directories of the runs under a root, by name, damaged ones too."""
-    folders = [root / name for name in names_in(root) if not name.startswith(".")]
-    return [folder for folder in folders if any(is_there(folder / name) for name in TRACES)]
+    folders = [root / name for name in files.names_in(root) if not name.startswith(".")]
+    return [folder for folder in folders if any(files.is_there(folder / name) for name in TRACES)]
 
 
 def find_all(name: str, root: Path) -> list[Path]:
@@ -233,8 +223,7 @@ def find(name: str, root: Path) -> Path:
 
 def newest_run(root: Path) -> Path:
     """Returns the run that was worked on last. Raises UserError if there is none."""
-    whole = [path for path in every(root) if is_there(path / "config.yaml")]
-    return max(whole or every(root), key=written_at)
+    return max(every(root), key=lambda run: (files.is_there(run / "config.yaml"), written_at(run)))
 
 
 def every(root: Path) -> list[Path]:

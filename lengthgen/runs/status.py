@@ -51,10 +51,8 @@ def run_lock(run_dir: Path, work: str) -> Generator[None]:
         until = time.monotonic() + 0.5  # longer than is_running takes
         while not locked(file):
             if time.monotonic() > until:
-                status = _read(run_dir, run=run_dir.name)
-                holder = "it"
-                if status is not None and status.state == "running":
-                    holder = f"process {status.pid} on {status.host}"
+                state, *_, host, pid = read_status(run_dir, run=run_dir.name)
+                holder = f"process {pid} on {host}" if state == "running" and pid else "it"
                 raise UserError(
                     f"{run_dir}: another process is at work on this run ({work}); wait for it, or "
                     f"stop {holder}"
