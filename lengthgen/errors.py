@@ -51,8 +51,8 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message."""
-    return (str(error).splitlines() or [""])[0]
+    """Returns the first line of an error's message, without advice that is for programmers."""
+    return (str(error).partition("; use sys.set_int")[0].splitlines() or [""])[0]
 
 
 def shortened(text: str) -> str:

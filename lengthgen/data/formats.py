@@ -25,7 +25,16 @@ from lengthgen.files import open_regular
 TEXT = (".txt", ".md", ".py")  # a document per file
 ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
 COLUMNS = (".parquet", ".arrow")
-PACKED = (".gz", ".gzip", ".zst", ".zstd", ".xz", ".bz2", ".lz4")  # behind the names of others
+PACKED = (
+    ".gz",
+    ".gzip",
+    ".zst",
+    ".zstd",
+    ".xz",
+    ".lzma",
+    ".bz2",
+    ".lz4",
+)  # behind the names of others
 KINDS = f"{' '.join((*TEXT, *ROWS))}, also with one of {' '.join(PACKED)}"
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
 LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
@@ -36,7 +45,7 @@ NO_TEXT = {  # by first bytes
     **{b"\xff\xfe\0\0": UTF16.replace("16", "32"), b"\xff\xfe": UTF16, b"\xfe\xff": UTF16},
     **{b"%PDF": BINARY, b"\x89PNG": BINARY, b"PK\3\4": ARCHIVE.format("zip")},
     **{b"Rar!": ARCHIVE.format("RAR"), b"7z\xbc\xaf": ARCHIVE.format("7-Zip")},
-    b"\x1f\x9d": ARCHIVE.format("compress"),
+    **{b"\x1f\x9d": ARCHIVE.format("compress"), b"\x02!L\x18": ARCHIVE.format("old lz4")},
     b"version https://git-lfs": LFS,
 }
 LONG = (
@@ -58,8 +67,8 @@ def _arrow(compression: str) -> Callable[[Any], Any]:
 # What decompresses a file, by its first bytes; pzstd begins with a frame that is skipped.
 COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
     rb"\x1f\x8b\x08": gzip.open,
-    rb"\xfd7zXZ\0": lzma.open,
-    rb"BZh[1-9]1AY&SY": _arrow("bz2"),
+    rb"\xfd7zXZ\0|\x5d\0\0": lzma.open,
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": _arrow("bz2"),
     rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": _arrow("zstd"),
     rb"\x04\x22\x4d\x18": _arrow("lz4"),
 }
@@ -137,7 +146,8 @@ def _rows(
                 yield read(row)
         case ".csv":
             csv.field_size_limit(2**31 - 1)
-            lines = (line.decode("utf-8-sig") for line in stream)
+            ends = re.compile(r"(?<=\r)(?!\n)")  # of lines on old Macintoshes too
+            lines = (part for line in stream for part in ends.split(line.decode("utf-8-sig")))
             given = next(csv.reader(lines, strict=True), [column])
             header = [name.strip() for name in given]
             is_spaced = any(name != name.lstrip() for name in given[1:])  # a, "b, c"

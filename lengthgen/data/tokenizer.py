@@ -99,6 +99,8 @@ def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if isinstance(tokenizer.model, models.BPE):
+        tokenizer.model.dropout = None  # which would draw the tokens of a text
     return tokenizer
 
 

@@ -280,10 +280,9 @@ def _rope(keys: Keys, family: Family, longest: int, T: int) -> Parts:
         return parts
     if kind not in table().rope_types:
         refuse("rope_type", kind)
-    s = keys.take("factor")
-    if s is None and kind != "longrope":
+    s = keys.take("factor", longest / original if kind == "longrope" else None)
+    if not s:
         refuse("factor", s)
-    s = s or longest / original
     mscale = 1.0
     if kind == "yarn":
         mscale = 0.1 * math.log(s) + 1

@@ -3,6 +3,7 @@
 Its code reads config.json and safetensors; none that a repository brings along is run.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -41,12 +42,12 @@ def reference(plain: Mapping[str, Any], *, where: Path) -> Reference | None:
             return None
     except ImportError:
         return None
-    kept = {k: v for k, v in plain.items() if "token_id" in k or not is_ignored(k)}
     try:
         with _quiet():
             kind: Any = transformers.CONFIG_MAPPING[plain["model_type"]]
-            config = kind(**kept)
-            return Reference(config, config.to_dict(), kind().to_dict())
+            usual = kind().to_dict()
+            config = kind(**{k: v for k, v in plain.items() if k in usual or not is_ignored(k)})
+            return Reference(config, config.to_dict(), usual)
     except Exception as error:  # of any type, for what the class does not foresee
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{where}/config.json: transformers cannot read it: {why}") from None
@@ -86,7 +87,8 @@ def compare_logits(
                 tokens_BT = torch.randint(model.embedding.num_embeddings, shape, generator=draws)
                 given = other(tokens_BT, use_cache=False).logits
                 own = model.logits(model(tokens_BT))
-                difference = max(difference, float((given - own).abs().max()))
+                apart = (given - own).abs().nan_to_num(nan=math.inf)
+                difference = max(difference, float(apart.max()))
                 largest = max(largest, float(given.abs().max()))
     except Exception as error:  # of any type
         why = f"{type(error).__name__}: {first_line(error)}"

@@ -156,6 +156,7 @@ FILES = {  # of the user's own, as conf/scheme/mine.yaml
     b"name: mine\nparts: [\n": "{path}: cannot be read as YAML: while parsing a flow node",
     b"name: a\nname: b\nparts: {}\n": "{path}: cannot be read as YAML: has the key name twice",
     b"name: \xff\n": "{path}: cannot be read as YAML: 'utf-8' codec can't decode byte 0xff",
+    b"name: %s\n" % (b"9" * 5000): "conversion: value has 5000 digits",
     b"name: mine\n": "scheme.parts: a value is required",
     b"name: mine\npart: {my_bias: {}}\n": "scheme.part: unknown key; did you mean scheme.parts?",
     b"nam: mine\nparts: {}\n": "scheme.nam: unknown key; did you mean scheme.name?",
@@ -176,7 +177,9 @@ def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_pat
     path.write_bytes(content)
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "paper.yaml").write_text(OWN.format("mine"))
-    assert FILES[content].format(path=path) in refusal(word, config_dir=tmp_path)
+    said = refusal(word, config_dir=tmp_path)
+    assert FILES[content].format(path=path) in said
+    assert "sys." not in said  # advice for programmers
 
 
 def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_every_kind_of_file_is_read_and_what_is_not_read_is_said(
     zstd = pa.compress(b"text\nK\n", codec="zstd", asbytes=True)
     contents: dict[str, Any] = {
         **{"a.txt": "\ufeffA", "b/c.md": "B", "d.py": "C", "e.log": "no", ".git/x.txt": "no"},
+        **{"_temporary/0/m.csv": "text\nno\n", "__MACOSX/a.txt": "no"},
         **{"f.jsonl": '{"text": "D"}\n\n{"text": "E"}\n', "h.so": "no", "i.so": "no"},
         **{"g.parquet": {"text": ["F", None, "G"], "id": [1, 2, 3]}, "l.txt": ""},
         **{"j.jsonl.gz": gzip.compress(b'\xef\xbb\xbf{"text": "H"}\n'), "m.csv": "text\nI\n"},

@@ -13,99 +13,23 @@ import pytest
 import tokenizers
 import torch
 from commands import here, run
+from pretrained import MODELS, TEXT, T, V, logits, our_model, rope, some_tokens, their_model
 from safetensors.torch import load_file, save_file
-from small import SMALL, close, experiment_of, refusal, varied
+from small import close, experiment_of, refusal, varied
 from small_corpora import load_tokens, write
 from torch import Tensor
 from trained import rows_of
 
 from lengthgen.config import compose
-from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.hub import imported
 from lengthgen.hub.exported import load_exported
 from lengthgen.hub.families import Read, read_config
 from lengthgen.hub.folder import export
 from lengthgen.hub.reference import reference
 from lengthgen.model.kv_cache import forward_cached, why_uncached
-from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints, directory
+from lengthgen.runs import directory
 
 transformers: Any = pytest.importorskip("transformers")
-
-V, T = 320, 32
-TEXT = [w for w in SMALL if w.startswith(("corpus", "eval", "runtime")) and "variants" not in w]
-SIZE = {"hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "vocab_size": V}
-LLAMA = {**SIZE, "intermediate_size": 56, "max_position_embeddings": T}
-SHARED = {**LLAMA, "num_key_value_heads": 1}
-
-
-def rope(kind: str, **arguments: Any) -> dict[str, Any]:
-    return {**LLAMA, "rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **arguments}}
-
-
-BAND = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-FACTORS = {"short_factor": [1, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.0, 2, 3, 4, 4, 4]}
-WINDOW = {"use_sliding_window": True, "sliding_window": 9}
-NEOX = {**LLAMA, "hidden_size": 48}
-MODELS: dict[str, dict[str, Any]] = {
-    "llama": SHARED,
-    "llama tied": {**LLAMA, "tie_word_embeddings": True, "attention_bias": True, "head_dim": 10},
-    "llama linear": rope("linear", factor=2.0),
-    "llama dynamic": rope("dynamic", factor=3.0),
-    "llama yarn": rope("yarn", factor=4.0, original_max_position_embeddings=16),
-    "llama llama3": rope("llama3", factor=4.0, **BAND),
-    "llama longrope": rope("longrope", factor=4.0, **FACTORS, original_max_position_embeddings=16),
-    "qwen2": SHARED,
-    "qwen2 window": {**SHARED, **WINDOW, "max_window_layers": 1},
-    "qwen3": {**SHARED, "head_dim": 10},
-    "mistral": {**SHARED, "sliding_window": 9},
-    "mistral without a window": {**SHARED, "sliding_window": None},
-    "smollm3": {**SHARED, "num_hidden_layers": 5},
-    "cohere2": {**SHARED, "num_hidden_layers": 5, "sliding_window": 9},
-    "gpt_neox": NEOX,
-    "gpt_neox tied": {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True},
-    "gpt2": {"n_embd": 36, "n_head": 3, "n_layer": 3, "n_positions": T, "vocab_size": V},
-    "opt": {**SIZE, "ffn_dim": 56, "max_position_embeddings": T, "word_embed_proj_dim": 36},
-    "bloom": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V, "seq_length": T},
-    "bloom without a length": {"hidden_size": 36, "n_head": 3, "n_layer": 3, "vocab_size": V},
-    "gemma3_text": {**SHARED, "head_dim": 10, "sliding_window": 9, "sliding_window_pattern": 2},
-    "gemma3_text without full attention": {
-        **{**SHARED, "head_dim": 10, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-    },
-    "phi3": SHARED,
-    "olmo2": SHARED,
-    "granite": {**SHARED, "attention_multiplier": 0.2, "embedding_multiplier": 3.0},
-    "stablelm": {**SHARED, "hidden_size": 48},
-    "stablelm parallel": {**SHARED, "hidden_size": 48, "use_parallel_residual": True},
-    "falcon": SIZE,
-    "falcon alibi": {
-        **SIZE,
-        "alibi": True,
-        **dict.fromkeys(("multi_query", "parallel_attn"), False),
-    },
-    "falcon groups": {**SIZE, "new_decoder_architecture": True, "num_kv_heads": 1, "bias": True},
-    "mpt": {"d_model": 36, "n_heads": 3, "n_layers": 3, "max_seq_len": T, "vocab_size": V},
-}
-
-
-def their_model(name: str, **changes: Any) -> Any:
-    """Returns a model of transformers whose every weight is random."""
-    ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    options = {**MODELS[name], **ids, **changes}
-    config = transformers.AutoConfig.for_model(name.split()[0], **options)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    draws = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            is_matrix = parameter.dim() > 1
-            parameter.copy_(torch.randn(parameter.shape, generator=draws) * 0.12 + (not is_matrix))
-    return model
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> tokenizers.Tokenizer:
-    text = "the quick brown fox jumps over the lazy dog " * 20
-    return train_tokenizer(iter([text]), vocab_size=V - 3, say=print)
 
 
 @pytest.fixture
@@ -125,25 +49,6 @@ def run_of(folder: Path, *words: str, length: int | None = None) -> Path:
     root = f"runtime.root={folder.parent / 'runs'}"
     how: Any = {"name": None, "length": length, "say": print}
     return imported.import_model(str(folder), overrides=[*TEXT, root, *words], **how)
-
-
-def our_model(run_dir: Path) -> Transformer:
-    config = directory.load_config(run_dir)
-    assert config.run_id == run_dir.name
-    model = experiment_of(config).build(vocab_size=0)
-    model.load_state_dict(checkpoints.final(config, run_dir).weights)
-    return model.eval()
-
-
-def logits(model: Any, tokens: Tensor) -> Tensor:
-    with torch.no_grad():
-        if isinstance(model, Transformer):
-            return model.logits(model(tokens))
-        return model(tokens, use_cache=False).logits
-
-
-def some_tokens(length: int) -> Tensor:
-    return torch.randint(V, (2, length), generator=torch.Generator().manual_seed(length))
 
 
 # Of each family, and of each option that makes another of them: what is exported again.
@@ -188,24 +93,53 @@ def test_interpolation_of_an_interpolated_model_scales_again(save: Callable[...,
         close(logits(ours, some_tokens(length)), logits(model, some_tokens(length)), atol=1e-5)
 
 
-def test_shards_in_bf16_are_read_as_the_numbers_they_hold(save: Callable[..., Path]) -> None:
+def shards_in_bf16(save: Callable[..., Path]) -> Path:
     folder = save(their_model("llama").bfloat16(), max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
-    fp32 = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    want = logits(fp32.eval(), some_tokens(T))
-    close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
+    return folder
 
 
-def test_rope_scaling_as_older_files_write_it_is_the_same_model(save: Callable[..., Path]) -> None:
-    theirs = their_model("llama yarn")
-    folder = save(theirs)
-    plain = json.loads((folder / "config.json").read_text())
-    new = plain.pop("rope_parameters")
-    plain["rope_theta"] = new.pop("rope_theta")
-    plain["rope_scaling"] = {"type": new.pop("rope_type"), **new}
-    (folder / "config.json").write_text(json.dumps(plain))
-    want = logits(theirs, some_tokens(T))
-    close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
+def one_file_beside_shards(save: Callable[..., Path]) -> Path:
+    folder, theirs = save(their_model("llama"), max_shard_size="20KB"), their_model("llama")
+    theirs.state_dict()["model.norm.weight"].mul_(2)
+    save_file({k: v.contiguous() for k, v in theirs.state_dict().items()}, folder / MODEL)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    return folder
+
+
+def keys_twice(save: Callable[..., Path]) -> Path:
+    folder = save(their_model("llama linear"))
+    default = {"rope_type": "default", "rope_theta": 500.0}
+    config(rope_parameters=default, rope_scaling={"type": "linear", "factor": 4.0})(folder)
+    return folder
+
+
+def keys_of_before(save: Callable[..., Path]) -> Path:
+    folder = save(their_model("llama yarn"))
+    new = json.loads((folder / "config.json").read_text())["rope_parameters"]
+    base, scaling = new.pop("rope_theta"), {"type": new.pop("rope_type"), **new}
+    config(rope_parameters=None, rope_theta=base, rope_scaling=scaling)(folder)
+    return folder
+
+
+def layers_of_before(save: Callable[..., Path]) -> Path:
+    folder = save(their_model("qwen2 window"))
+    config(layer_types=None)(folder)  # the class makes them of max_window_layers
+    return folder
+
+
+@pytest.mark.parametrize(
+    "laid",
+    [shards_in_bf16, one_file_beside_shards, keys_twice, keys_of_before, layers_of_before],
+)
+def test_a_folder_is_the_model_that_transformers_takes_it_for(
+    laid: Callable[..., Path], save: Callable[..., Path]
+) -> None:
+    folder = laid(save)
+    read = transformers.AutoModelForCausalLM.from_pretrained
+    theirs, ours = read(folder, dtype=torch.float32).eval(), our_model(run_of(folder))
+    for tokens in map(some_tokens, (T, 2 * T)):
+        close(logits(ours, tokens), logits(theirs, tokens), atol=1e-5)
 
 
 def test_rows_beyond_the_ids_and_a_bos_token_are_kept(save: Callable[..., Path]) -> None:
@@ -365,6 +299,7 @@ BAD: list[tuple[Callable[[Path], Any], str]] = [
     (config(rope_parameters=[1]), "transformers cannot read it"),
     (config(rope_parameters={"rope_theta": {}}), "does not fit model_type=llama"),
     (config(is_causal=False), "is_causal=False has no counterpart"),
+    (config(transformers_weights="other.safetensors"), "transformers_weights='other.safetensors"),
     (config(unheard_of=None), "unheard_of=None has no counterpart"),
     (config(sliding_window_pattern=2), "sliding_window_pattern=2 has no counterpart"),
     (config(layer_types=["full_attention"] * 3), "layer_types=["),
@@ -419,6 +354,9 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
     assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
     ran = here("import", ".", "--name=1e5", *TEXT, f"runtime.root={tmp_path}")
     assert "/rope-_1e5-" in ran.out  # since study=1e5 is no word
+    monkeypatch.chdir(Path.cwd().rename(tmp_path / "\u6a21\u578b 7B"))
+    ran = here("import", ".", *TEXT, f"runtime.root={tmp_path}")
+    assert "\u6a21\u578b cannot stand in the name of a run; give --name" in ran.error
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {  # keys of models on the Hub that change nothing
@@ -451,35 +389,12 @@ def test_keys_of_published_models_that_change_nothing_are_passed_over(kind: str)
         assert "order_of_interleaved_layers='global" in refusal(ours, other)
 
 
-def test_of_two_files_that_claim_to_be_the_model_it_is_the_one_that_transformers_takes(
-    save: Callable[..., Path],
-) -> None:
-    folder, theirs = save(their_model("llama"), max_shard_size="20KB"), their_model("llama")
-    with torch.no_grad():
-        theirs.model.norm.weight.mul_(2)
-    save_file({k: v.contiguous() for k, v in theirs.state_dict().items()}, folder / MODEL)
-    (folder / "pytorch_model.bin").write_bytes(b"")
-    assert (folder / f"{MODEL}.index.json").exists()
-    want = logits(transformers.AutoModelForCausalLM.from_pretrained(folder).eval(), some_tokens(T))
-    close(want, logits(theirs, some_tokens(T)), atol=1e-6)
-    close(logits(our_model(run_of(folder)), some_tokens(T)), want, atol=1e-5)
-
-
-def test_keys_that_stand_twice_count_as_in_transformers(save: Callable[..., Path]) -> None:
-    folder = save(their_model("llama linear"))
-    default = {"rope_type": "default", "rope_theta": 500.0}
-    config(rope_parameters=default, rope_scaling={"type": "linear", "factor": 4.0})(folder)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    want = logits(theirs, some_tokens(2 * T))
-    close(logits(our_model(run_of(folder)), some_tokens(2 * T)), want, atol=1e-5)
-    assert theirs.config.rope_parameters["rope_type"] == "linear"
-
-
+@pytest.mark.parametrize("other", [torch.clone, lambda x: x * torch.nan])
 def test_weights_that_compute_something_else_in_transformers_are_refused(
-    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, other: Any
 ) -> None:
     folder = save(their_model("llama"))
-    monkeypatch.setattr(transformers.models.llama.modeling_llama, "rotate_half", torch.clone)
+    monkeypatch.setattr(transformers.models.llama.modeling_llama, "rotate_half", other)
     assert "differ by" in refusal(run_of, folder)
     assert not (folder.parent / "runs").exists()
 
@@ -497,14 +412,6 @@ def test_without_transformers_a_line_says_so_and_what_only_it_can_settle_is_refu
     close(logits(our_model(run_dir), some_tokens(T)), logits(theirs, some_tokens(T)), atol=1e-5)
     config(rope_theta=7.0)(folder)
     assert "rope_theta at the top and below: 7.0 and 500.0" in refusal(run_of, folder)
-
-
-def test_letters_that_a_name_cannot_have_are_refused(good: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(good, tmp_path / "\u6a21\u578b 7B")
-    ran = here("import", str(folder), *TEXT, f"runtime.root={tmp_path}")
-    assert "\u6a21\u578b cannot stand in the name of a run; give --name" in ran.error
-    ran = here("import", str(folder), "--name=model 7B", *TEXT, f"runtime.root={tmp_path}")
-    assert "/rope-model_7B-" in ran.out
 
 
 @pytest.mark.parametrize(

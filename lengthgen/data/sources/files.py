@@ -26,7 +26,9 @@ from lengthgen.files import utf8
 SPLIT = re.compile(
     r"(?<![a-z ])(train|val|dev|test|eval|held)(ing|id|idation)?(?![a-z ])", re.IGNORECASE
 )
+HIDDEN = (".", "_temporary", "__MACOSX")  # beginnings of names that are passed over
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
+TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata/*.metadata.json": "Iceberg"}
 DATA = {  # that holds text and is not read
     *(".7z", ".bz2", ".docx", ".epub", ".feather", ".gz", ".htm", ".html", ".pdf", ".rst"),
     *(".rar", ".tar", ".tex", ".tgz", ".tsv", ".xml", ".xz", ".zip", ".zst"),
@@ -208,16 +210,17 @@ def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[P
 def _current(files: Sequence[Path], key: str) -> list[Path]:
     """Returns the files without those of an earlier write, which what lists the last leaves out.
 
-    That is state.json of `datasets`, and _metadata of parquet. Raises UserError for shards of two
-    writes, such as a-0-of-2 and a-0-of-3, that nothing lists.
+    That is state.json of `datasets`, and _metadata of parquet. Raises UserError for what nothing
+    lists: shards of two writes, such as a-0-of-2 and a-0-of-3, and one in two formats, such as
+    a.csv and a.csv.gz.
     """
 
     @cache
     def listed(folder: Path) -> set[Path]:
         state, metadata = folder / "state.json", folder / "_metadata"
         try:
-            if (folder / "_delta_log").is_dir():
-                raise ValueError("a Delta table, whose log is not read")
+            if table := next((name for name in TABLES if [*folder.glob(name)]), None):
+                raise ValueError(f"a table of {TABLES[table]}, whose log is not read")
             plain = json.loads(state.read_bytes()) if state.is_file() else {}
             names = {file["filename"] for file in plain.get("_data_files", ())}
             names |= parts_of(metadata) if metadata.is_file() else set()
@@ -238,10 +241,13 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
     writes: dict[tuple[str, str], set[str]] = {}
     for file in kept:
         if shard := re.fullmatch(r"(.*?)\d+-of-(\d+)(.*)", str(file)):
-            writes.setdefault((shard[1], shard[3]), set()).add(shard[2])
+            writes.setdefault((f"{shard[1]}*-of-", shard[3]), set()).add(shard[2])
+        kind = suffix_of(file)
+        end = file.name.lower().rindex(kind) + (0 if kind in ROWS else len(kind))
+        writes.setdefault((f"{file.parent}/{file.name[:end]}", ""), set()).add(file.name[end:])
     for (begin, end), (one, *others) in writes.items():
         if others:
-            globs = [f"{begin}*-of-{n}{end}" for n in sorted([one, *others])]
+            globs = [f"{begin}{which}{end}" for which in sorted([one, *others])]
             raise UserError(
                 f"{key}: {' and '.join(globs)} are of several writes, of which the earlier would "
                 f"be read too; remove one, or give {compose.words_of({key: globs[-1]})}"
@@ -274,13 +280,13 @@ def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
     seen = {top}
     for root, folders, names in os.walk(os.path.abspath(folder), onerror=refuse, followlinks=True):
         kept: list[str] = []
-        for path in (Path(root, name) for name in sorted(folders) if not name.startswith(".")):
+        for path in (Path(root, name) for name in sorted(folders) if not name.startswith(HIDDEN)):
             real = path.resolve()
             if real not in seen and not (path.is_symlink() and real.is_relative_to(top)):
                 seen.add(real)
                 kept.append(path.name)
         folders[:] = kept
-        files += [Path(root, name) for name in names if not name.startswith(".")]
+        files += [Path(root, name) for name in names if not name.startswith(HIDDEN)]
     return sorted(files)
 
 
