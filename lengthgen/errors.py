@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+FOR_PROGRAMMERS = "; use sys.set_int_max_str_digits() to increase the limit"  # of Python
 MOST = 2000  # characters of a message, which may quote a value of any length
 
 
@@ -10,7 +11,7 @@ class UserError(Exception):
     """A mistake the user can fix: what is wrong, where (dotted key or path), and the remedy."""
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
+        line = " ".join(message.replace(FOR_PROGRAMMERS, "").split())
         super().__init__(line if len(line) <= MOST else f"{line[: MOST // 2]} ... {line[-400:]}")
 
 
@@ -51,8 +52,8 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, without advice that is for programmers."""
-    return (str(error).partition("; use sys.set_int")[0].splitlines() or [""])[0]
+    """Returns the first line of an error's message."""
+    return (str(error).splitlines() or [""])[0]
 
 
 def shortened(text: str) -> str:

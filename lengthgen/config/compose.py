@@ -111,8 +111,7 @@ def read_yaml(path: Path, *, takes_aliases: bool = True) -> dict[str, Any]:
     except OSError as error:
         raise Unreadable(path, error) from None
     except (ValueError, yaml.YAMLError) as error:
-        why = str(error).partition("; use sys.")[0]
-        raise UserError(f"{path}: cannot be read as YAML: {why}") from None
+        raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(plain, dict | None):
         raise UserError(f"{path}: holds no KEY: VALUE lines")
     return cast("dict[str, Any]", plain or {})

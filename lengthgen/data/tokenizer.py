@@ -3,13 +3,11 @@
 import json
 import os
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -22,7 +20,6 @@ from lengthgen.data.sources import Say, Source
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.errors import UserError, suggestion
 
-T = TypeVar("T")
 BOS = "<|bos|>"
 BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
@@ -136,7 +133,11 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, say: Say) -> token
         show_progress=False,
     )
     parts = _enough(part for text in texts for part in pieces(text))
-    in_thread(partial(tokenizer.train_from_iterator, parts, trainer), "training a BPE", say=say)
+    begun = time.monotonic()  # in a thread, so that a signal ends the program at once
+    training = ThreadPoolExecutor(1).submit(tokenizer.train_from_iterator, parts, trainer)
+    while wait([training], timeout=5).not_done:
+        say(f"training a BPE: {time.monotonic() - begun:.0f} s")
+    training.result()
     tokenizer.pre_tokenizer = words
     return _plain(tokenizer)
 
@@ -148,27 +149,6 @@ def _enough(parts: Iterable[str]) -> Iterator[str]:
         n += len(part) == LONGEST
         if len(part) < LONGEST or n <= 10:
             yield part
-
-
-def in_thread(call: Callable[[], T], task: str, *, say: Say) -> T:
-    """Returns what a long call into the library gives, and says how long it takes.
-
-    A thread does it, so that a signal ends the program at once.
-    """
-    future, begun = Future[T](), time.monotonic()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    while True:
-        try:
-            return future.result(timeout=5)
-        except TimeoutError:
-            say(f"{task}: {time.monotonic() - begun:.0f} s")
 
 
 def pieces(text: str, *, sentencepiece: bool = False, size: int = PIECE) -> Iterator[str]:

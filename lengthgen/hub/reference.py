@@ -3,7 +3,6 @@
 Its code reads config.json and safetensors; none that a repository brings along is run.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -87,7 +86,7 @@ def compare_logits(
                 tokens_BT = torch.randint(model.embedding.num_embeddings, shape, generator=draws)
                 given = other(tokens_BT, use_cache=False).logits
                 own = model.logits(model(tokens_BT))
-                apart = (given - own).abs().nan_to_num(nan=math.inf)
+                apart = (given - own).abs().nan_to_num(nan=torch.inf)
                 difference = max(difference, float(apart.max()))
                 largest = max(largest, float(given.abs().max()))
     except Exception as error:  # of any type
