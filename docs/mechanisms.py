@@ -26,7 +26,7 @@ TITLES = {  # of folders below lengthgen/schemes/, and of what is in none
 }
 USUAL = {"rope", "window", "pi", "log_scaling", "recurrence"}  # beside what a scheme is about
 STUDIES = {"schemes": "", "plain": "results/plain.md", "plain_pilot": "results/plain.md"}
-HEAD = "| scheme | file | year | parameters | kernel | measured here | the paper claims |"
+HEAD = "| scheme | file | year | parameters | kernel | speed | measured here | the paper claims |"
 
 
 def kernel(layers: list[LayerHooks]) -> str:
@@ -75,8 +75,18 @@ def measured(name: str) -> str:
     return "-"
 
 
+def speeds() -> dict[str, str]:
+    """Returns the speed of training of each scheme over that without positions, where measured."""
+    text = (ROOT / "results" / "cost" / "schemes.md").read_text()
+    rows = (
+        [cell.strip() for cell in row.split("|")] for row in re.findall(r"(?m)^\|(.*)\|$", text)
+    )
+    return {name: ratio for name, _, _, ratio, *_ in rows}
+
+
 def tables() -> str:
-    """Returns a table of each mechanism."""
+    """Returns how many schemes there are, and a table of each mechanism."""
+    speed = speeds()
     rows: dict[str, list[str]] = {title: [] for title in TITLES.values()}
     usual = to_plain(resolve(["model=tiny"]).config)
     for name, path in sorted(compose.choices("scheme", config_dir=None).items()):
@@ -86,10 +96,11 @@ def tables() -> str:
         year = re.findall(r"\b20\d\d\b", compose.describe(path))
         numbers = sum(parameter.numel() for parameter in scheme.parameters())
         cells = [f"`{name}`", f"`{file}`", year[0] if year else "-", f"{numbers:,}"]
-        cells += [kernel(scheme.layers), measured(name), claim(path)]
+        cells += [kernel(scheme.layers), speed.get(name, "-"), measured(name), claim(path)]
         rows[TITLES[mechanism]].append(f"| {' | '.join(cells)} |")
-    line = "|---|---|---|--:|---|---|---|"
-    return "\n".join(
+    line = "|---|---|---|--:|---|--:|---|---|"
+    n = sum(map(len, rows.values()))
+    return f"There are {n} schemes. A click on a header sorts.\n\n" + "\n".join(
         f"### {title}\n\n{HEAD}\n{line}\n" + "\n".join(rows[title]) + "\n" for title in rows
     )
 

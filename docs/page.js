@@ -1,0 +1,1 @@
+../lengthgen/report/page.js
