@@ -30,8 +30,9 @@ class Pass(NamedTuple):
     def cost(self, model: Transformer) -> int:
         """Returns the multiplications of the blocks, those of causal attention included."""
         T, shape = self.hosts[0].length, model.shape
-        of_token = sum(p.numel() for p in model.blocks.parameters())
-        return len(self.hosts) * T * (of_token + shape.n_layers * shape.qkv_widths[0] * T)
+        of_token = sum(p.numel() for p in model.blocks.parameters()) // shape.n_layers
+        read = model.read_by_blocks(T, self.n_last)[:-1]
+        return len(self.hosts) * sum(n * (of_token + shape.qkv_widths[0] * n) for n in read)
 
 
 Replace = Callable[[Ints, Span], Ints]  # inputs of a window with other text, those of a span

@@ -188,14 +188,32 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
 
-        The last block computes only these; the blocks below need all tokens, as keys. The generator
-        is for parts that sample positions; one that samples refuses to do without.
+        A block computes those that the next one reads; the last block only these. The generator is
+        for parts that sample positions; one that samples refuses to do without.
         """
         x_BTD, c = self.embedded(tokens_BT, generator=generator)
-        for i in range(len(self.blocks)):
-            n = c.length if n_last is None or i < len(self.blocks) - 1 else n_last
+        first, *others = self.read_by_blocks(c.length, n_last)
+        x_BTD, c = x_BTD[:, c.length - first :], c.of_last(first)
+        for i, n in enumerate(others):
             x_BTD = self.through_block(i, x_BTD, c, n_last=n)
+            c = c.of_last(n) if i < len(self.blocks) - 1 else c
         return self.norm(x_BTD)
+
+    def read_by_blocks(self, length: int, n_last: int | None) -> list[int]:
+        """Returns how many of the last tokens each block reads, and the final norm.
+
+        That is all, but where a window hides what is farther, if the scheme's other parts read
+        nothing beside query and key.
+        """
+        n = [length if n_last is None else n_last]
+        for layer in reversed(self.scheme.layers):
+            reaches = [part.reach for part in layer.parts if part.reach]
+            others = [part for part in layer.parts if not part.reach]
+            reads_all = any(
+                p.needs_whole_text or p.depends_on_length or p.needs_model for p in others
+            )
+            n.append(length if reads_all or not reaches else n[-1] + min(reaches) - 1)
+        return [min(length, tokens) for tokens in n[::-1]]
 
     def embedded(
         self,

@@ -87,6 +87,14 @@ class AttentionContext:
         rows = slice(self.length - n_queries, self.length)
         return replace(self, x_BTD=x_BSD, q_pos=self.pos[..., rows], rows=rows)
 
+    def of_last(self, n: int) -> Self:
+        """Returns the context of a call in which only the last n tokens are left, as they were."""
+        if n == self.length:
+            return self
+        tokens_BT, pos, own = self.tokens_BT[:, -n:], self.pos[..., -n:], slice(0, n)
+        of_tokens: Any = {"tokens_BT": tokens_BT, "pos": pos, "q_pos": pos, "k_pos": pos}
+        return replace(self, length=n, **of_tokens, rows=own, cols=own)
+
     def distance(self) -> Tensor:
         """Returns q_pos - k_pos in c.dtype, clamped at 0: [Q, S], or [B, 1, Q, S].
 
@@ -160,6 +168,7 @@ class Part(nn.Module):
     owns_qk = ""  # why no part of its layer may read or turn q and k, but for factors of a query
     scales_logits = False  # qk() multiplies each query by a factor, and does nothing else
     needs_whole_text = False  # reads tokens beside query and key, or counts them: not in segments
+    reach: int | None = None  # how many of the nearest keys a query sees, if it sees no others
     at_network_rate = False  # its parameters learn at train.lr, whatever the scheme's lr_ratio
     needs_model = False  # acts through a Transformer of its own: model/build.py
     reads_alignment = False  # needs alignment_ids, which a task's corpus has

@@ -21,6 +21,7 @@ class Window(Part):
     def __init__(self, shape: ModelDims, *, width: PositiveFloat, sinks: NonNegativeInt) -> None:
         super().__init__(shape)
         self.width, self.sinks = tokens(width, shape), sinks
+        self.reach = None if sinks else self.width
         if sinks >= self.width:
             raise ValueError(
                 f"sinks={sinks} must be below the width, which is {self.width} "

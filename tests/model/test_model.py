@@ -6,9 +6,10 @@ import re
 
 import pytest
 import torch
-from small import VOCAB, close, context, create, small_config, small_model, some_tokens
+from small import VOCAB, close, context, create, hidden, small_config, small_model, some_tokens
 
 from lengthgen.config.compose import choices, describe
+from lengthgen.errors import UserError
 from lengthgen.experiment import resolve
 
 MODELS = choices("model", config_dir=None)
@@ -23,6 +24,27 @@ def test_model_sizes_are_those_their_yaml_says(name: str) -> None:
         network = experiment.build(vocab_size=0)
     n = sum(parameter.numel() for parameter in network.parameters())
     assert n / 1e6 == pytest.approx(float(said[1]), rel=0.05)
+
+
+@pytest.mark.parametrize("scheme", choices("scheme", config_dir=None))
+def test_behind_a_window_blocks_read_only_what_later_ones_see(scheme: str) -> None:
+    words = ("+scheme.parts.window.width=0.25", "+scheme.parts.window.sinks=0")
+    try:
+        model = small_model(scheme, words=[*words, "task=copy"] if "coupling" in scheme else words)
+    except UserError:  # a scheme that a window does not fit
+        return
+    tokens, n_last = some_tokens(30), 3
+    if model.scheme.unsupported_reason(30):
+        return
+    read = model.read_by_blocks(30, n_last)
+    assert read[-1] == n_last
+    whole = hidden(model, tokens)[:, -n_last:]
+    close(hidden(model, tokens, n_last=n_last), whole, atol=1e-10)
+    if scheme in ("nope", "rope", "alibi", "t5", "kerple", "fire", "cope", "fox"):
+        assert read == [9, 6, 3]
+        far = tokens.clone()
+        far[:, : 30 - 9] = 0
+        close(hidden(model, far, n_last=n_last), whole, atol=1e-10)
 
 
 def test_one_seed_gives_one_model_and_leaves_the_global_generator_alone() -> None:
