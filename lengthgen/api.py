@@ -1,6 +1,6 @@
 """The Python API: what the commands do, for scripts and notebooks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import tokenizers
 from lengthgen import experiment, generation, pipeline
 from lengthgen.config import compose, schema
 from lengthgen.config.sections import flatten
+from lengthgen.errors import UserError
 from lengthgen.evaluation import callables
 from lengthgen.evaluation.callables import Logits
 from lengthgen.model.transformer import Transformer
@@ -106,41 +107,63 @@ def evaluate(
     ]
 
 
-def results(runs: Run | Sequence[Run] | None = None, *, checkpoints: bool = False) -> pd.DataFrame:
+def results(
+    runs: Run | Sequence[Run] | None = None,
+    *,
+    per: Literal["series", "seed", "document"] = "series",
+    checkpoints: bool = False,
+) -> pd.DataFrame:
     """Returns the curves of runs, without computing anything.
 
     Args:
         runs: A folder of runs or of a report, a run, or a list of them; by default all runs in
-            runtime.root. What cannot be read is named on stderr and left out.
+            runtime.root. What cannot be read or compared is named on stderr, once, and left out.
+        per: "series" for intervals; "seed" for a row of each run, "document" of each of its
+            documents, for statistics of one's own.
         checkpoints: At the checkpoints before the last, too, where they are evaluated: a column
             `tokens` has the number of tokens seen at each.
 
     Returns:
-        A row for each corpus, series (runs of one recipe), protocol and length: its perplexity, its
-        loss in nats per token with the 95 % interval `low` to `high` over seeds and documents (NaN
-        where skipped), and what else identifies it. `lengthgen.report.load.load_rows` has the rows
-        per run and document that it is made of.
+        A row for each corpus, series (runs of one recipe), protocol and length: its perplexity from
+        `ppl_low` to `ppl_high`, its loss in nats per token with the 95 % interval `low` to `high`
+        over seeds and documents (NaN where skipped), and model, tokens seen, learning rate. Per
+        seed and document there is no interval, but run id, seed and document.
 
     Raises:
-        UserError: There is no such folder or run, or nothing in it is evaluated.
+        UserError: There is no such folder or run, or nothing in it is evaluated; another `per`.
 
     Examples:
         >>> curves = lengthgen.results("runs").query("protocol == 'tail'")
         >>> curves.pivot(index=["corpus", "series"], columns="length", values="ppl")
     """
+    if per not in ("series", "seed", "document"):
+        raise UserError(f'results: per={per!r}; give "series", "seed" or "document"')
     root = compose.root_of({})
     given = directory.every(root) if runs is None else _paths(runs)
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in given]
     with Progress(is_main=True) as show:
-        return _curves(load_rows(paths, checkpoints=checkpoints, say=show.say), checkpoints)
+        rows = load_rows(paths, checkpoints=checkpoints, say=show.say)
+        return _curves(rows, checkpoints, per=per, say=show.say)
 
 
-def _curves(rows: pd.DataFrame, checkpoints: bool) -> pd.DataFrame:
-    """Returns the curves of runs at their last checkpoint, or at all."""
-    if not checkpoints:
-        return statistics.curves(statistics.findings(rows))
-    of_texts = [statistics.over_training(text).assign(corpus=text.text) for text in select(rows)]
-    return statistics.curves(pd.concat(of_texts, ignore_index=True))
+def _curves(
+    rows: pd.DataFrame, checkpoints: bool, *, per: str = "series", say: Callable[[str], Any] = len
+) -> pd.DataFrame:
+    """Returns the curves of runs at their last checkpoint, or at all; says what is left out."""
+    tables: list[pd.DataFrame] = []
+    for text in select(rows):
+        for note in text.notes:
+            say(note)
+        if per != "series":
+            every = pd.concat([text.rows, text.earlier]) if checkpoints else text.rows
+            table = statistics.by_run(every, documents=per == "document")
+        elif checkpoints:
+            table = statistics.over_training(text)
+        else:
+            table = statistics.findings(text.rows)
+        tables.append(table.assign(corpus=text.text))
+    joined = pd.concat(tables, ignore_index=True)
+    return statistics.curves(joined) if per == "series" else joined
 
 
 def measure(

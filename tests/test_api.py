@@ -13,6 +13,7 @@ from trained import weights_of
 import lengthgen
 from lengthgen import api
 from lengthgen.errors import UserError
+from lengthgen.runs import directory
 
 
 @pytest.fixture
@@ -47,9 +48,41 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     assert set(curves["variant"].dropna()) == {"ntk"}
     everything = lengthgen.results(run.parent)
     assert len(everything) >= len(curves)
-    assert [*everything][:7] == ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
+    ends = ["ppl", "ppl_low", "ppl_high", "loss", "low", "high"]
+    assert [*everything][:9] == ["scheme", "variant", "length", *ends]
+    for name, of in zip(ends, ends[3:], strict=False):
+        assert everything[name].to_numpy() == pytest.approx(
+            np.exp(everything[of].to_numpy()), nan_ok=True
+        )
+    config = directory.load_config(run)
+    of_run = {"model": "tiny", "tokens": config.train.tokens, "lr": config.train.lr}
+    assert all((everything[name] == value).all() for name, value in of_run.items())
     assert everything["ppl"].to_numpy() == pytest.approx(np.exp(everything["loss"].to_numpy()))
     assert lengthgen.results([run]).equals(everything)
+    key, of_seed = ["series", "protocol", "length"], lengthgen.results(run, per="seed")
+    assert {*of_seed["run"], *of_seed["seed"]} == {run.name, 1}
+    joined = everything.merge(of_seed, on=key, suffixes=("", "_of_seed"), validate="1:1")
+    assert joined["loss_of_seed"].to_numpy() == pytest.approx(joined["loss"].to_numpy())
+    each = lengthgen.results(run, per="document")
+    assert each.groupby(key)["document"].nunique().min() > 1
+    sums = (
+        each.assign(nats=each["loss"] * each["n_tokens"]).groupby(key)[["nats", "n_tokens"]].sum()
+    )
+    mean = joined.set_index(key)["loss"]
+    assert (sums["nats"] / sums["n_tokens"])[mean.index].to_numpy() == pytest.approx(
+        mean.to_numpy()
+    )
+    with pytest.raises(UserError, match="per='run'"):
+        lengthgen.results(run, per="run")  # pyright: ignore[reportArgumentType]
+
+
+def test_what_cannot_be_compared_is_said_once(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengthgen.evaluate(run, lengths=[16, 48], eval={"endpoints": 2})
+    capsys.readouterr()
+    lengthgen.results(run)
+    assert capsys.readouterr().err.count("Not shown: ") == 1
 
 
 def test_a_loaded_model_is_the_trained_one_and_reads_the_tokens_of_its_tokenizer(run: Path) -> None:

@@ -34,6 +34,9 @@ def write_report(
             help="Write nothing: say which rules of a leaderboard the rows of RUNs break.",
         ),
     ] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="For a paper, too: tables.tex and figures as PDF.")
+    ] = False,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -50,7 +53,7 @@ def write_report(
     names, root, conditions = selection(arguments)
     if any(word.startswith("study=") for word in conditions):
         rows, named = _of_study(arguments, config_dir, plugin)
-        return _write(rows, out or Path("results") / named, as_json)
+        return _write(rows, out or Path("results") / named, as_json, latex=latex)
     folders = [Path(name).resolve() for name in names if (Path(name) / load.ROWS).is_file()]
     if folders and conditions and out is None and not check:
         raise UserError("a part of a folder needs --out DIR")
@@ -65,7 +68,7 @@ def write_report(
         return _check(rows)
     out = out or Path(names[0] if folders and len(names) == 1 else "report")
     is_again = len(names) == 1 and folders == [out.resolve()]
-    _write(rows, out, as_json, again=is_again)
+    _write(rows, out, as_json, again=is_again, latex=latex)
 
 
 def _check(rows: "DataFrame") -> None:
@@ -104,12 +107,14 @@ def _of_study(
     return load.asked(rows, {point.run_id: point.config.eval for point in found}), name
 
 
-def _write(rows: "DataFrame", out: Path, as_json: bool, *, again: bool = False) -> None:
+def _write(
+    rows: "DataFrame", out: Path, as_json: bool, *, again: bool = False, latex: bool = False
+) -> None:
     """Writes the report, and prints its summary or the curves."""
     from lengthgen.report import report, statistics
 
     sections = report.sections(rows)
-    page, *_ = report.write_pages(rows, sections, out, again=again)
+    page, *_ = report.write_pages(rows, sections, out, again=again, latex=latex)
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))

@@ -374,13 +374,18 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
 
 
 def write_pages(
-    rows: pd.DataFrame, made: Sequence[ReportSection], out: Path, *, again: bool = False
+    rows: pd.DataFrame,
+    made: Sequence[ReportSection],
+    out: Path,
+    *,
+    again: bool = False,
+    latex: bool = False,
 ) -> list[Path]:
     """Writes the files of a report into a folder and returns their paths, the page first.
 
     All but manifest.json follows from the rows: the same rows give the same bytes. `again`: the
-    rows come from this folder, whose rows and manifest stay as they are. Raises UserError for a
-    folder that cannot be written.
+    rows come from this folder, whose rows and manifest stay as they are. `latex`: for a paper, too,
+    tables.tex and figures as PDF. Raises UserError for a folder that cannot be written.
     """
     from lengthgen.report.style import MAX_LINES, saved
 
@@ -396,6 +401,12 @@ def write_pages(
         written |= {
             f"{n}.csv": tables.csv_text(table).encode() for n, table in section.data.items()
         }
+    if latex:
+        every = [table for section in made for table in section.tables]
+        text = "\n".join(["% \\usepackage{booktabs,graphicx}", *map(tables.latex, every)])
+        written["tables.tex"] = text.encode()
+        for section in made:
+            written |= {f"{n}.pdf": saved(drawn, "pdf") for n, drawn in section.figures.items()}
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         if not again:

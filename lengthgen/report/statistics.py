@@ -6,6 +6,7 @@ Every number is a mean over seeds and documents of sums of nats, divided once; g
 are paired by seed and document. Intervals are clustered by the groups of documents.
 """
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from lengthgen.report.intervals import (
 from lengthgen.report.series import Selection, select, short
 
 EPS = 0.01  # nats per token that count as nothing
-FACTS = ["scheme", "variant", "reference", "train_length", "n_seeds"]  # of a series
+FACTS = ["scheme", "variant", "reference", "train_length", "model", "tokens_seen", "lr", "n_seeds"]
 NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark", "bits"]
 
 Verdict = Literal["uses", "flat", "harmed", "unclear", "not trained"]
@@ -179,7 +180,8 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
     if "series" not in rows:
         of_texts = [findings(s.rows).assign(corpus=s.text) for s in select(rows)]
         return pd.concat(of_texts, ignore_index=True)
-    facts, curve = rows.groupby("series")[FACTS[:-1]].first(), ["protocol", "series"]
+    rows, curve = rows.assign(lr=learning_rates(rows)), ["protocol", "series"]
+    facts = rows.groupby("series")[FACTS[:-1]].first()
     sums, by_curve = Sums(rows, loss_of), rows.groupby(curve).agg(n_seeds=("seed", "nunique"))
     n_seeds = by_curve["n_seeds"].to_dict()
     points = [p for p, seeds in sums.rows.items() if len(seeds) == n_seeds[p[:2]]]  # of all seeds
@@ -233,9 +235,38 @@ def curves(findings: pd.DataFrame) -> pd.DataFrame:
     own = own.rename(columns=names)
     table = table.merge(own, how="left", on=key)
     table = table.astype({"length": int, "loss": float})
-    table = table.assign(ppl=table["loss"].map(perplexity))
-    first = ["scheme", "variant", "length", "ppl", "loss", "low", "high"]
+    ends = {"ppl": "loss", "ppl_low": "low", "ppl_high": "high"}
+    table = table.assign(**{name: table[key].map(perplexity) for name, key in ends.items()})
+    table = table.rename(columns={} if "tokens" in table else {"tokens_seen": "tokens"})
+    first = ["scheme", "variant", "length", *ends, *ends.values()]
     return table[[*first, *table.columns.difference(first)]].reset_index(drop=True)
+
+
+def by_run(rows: pd.DataFrame, *, documents: bool = False) -> pd.DataFrame:
+    """Returns the loss of each run, protocol and length, or of each of its documents.
+
+    `rows` are a Selection's. Beside it perplexity, bits per byte, the score of protocols of context
+    and what the losses are means of; nan where nothing is scored.
+    """
+    nats, n = loss_of(rows)
+    rows = rows.assign(nats=nats, n=n, tokens=rows["tokens_seen"], lr=learning_rates(rows))
+    key = ["scheme", "variant", "length", "protocol", "series", "run", "seed", "lr", "model"]
+    key += ["tokens", "train_length", *(["document", "group"] if documents else [])]
+    sums = ["nats", "n", "n_tokens", "n_bytes", "score", "n_scores"]
+    grouped: Any = rows.groupby(key, dropna=False, sort=False)
+    table: Any = grouped[sums].sum().reset_index()
+    loss = (table["nats"] / table["n"]).where(table["n"] > 0)
+    bits = loss / math.log(2) * table["n_tokens"] / table["n_bytes"].where(table["n_bytes"] > 0)
+    score = table["score"] / table["n_scores"].where(table["n_scores"] > 0)
+    values = {"ppl": loss.map(perplexity), "loss": loss, "bits_per_byte": bits, "score": score}
+    return table.assign(**values)[[*key[:3], *values, *key[3:], "n_tokens", "n_bytes"]]
+
+
+def learning_rates(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Returns train.lr of the run of each row; nan of one that was not trained here."""
+    configs = rows["config"].astype(object)
+    of_config = {c: json.loads(c).get("train", {}).get("lr") for c in configs.unique()}
+    return configs.map(of_config).astype("float64").where(rows["tokens_seen"] > 0)
 
 
 def _losses(

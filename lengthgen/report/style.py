@@ -65,9 +65,10 @@ def new_figure(title: str, *, width: float = WIDTH, height: float = 4.4) -> Page
     return drawn
 
 
-def saved(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+def saved(figure: Figure, kind: Literal["svg", "png", "pdf"]) -> bytes:
     """Returns the figure as a file, the same bytes at every time."""
-    metadata: Mapping[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    of_kinds: dict[str, Any] = {"svg": {"Date": None}, "png": {"Software": None}}
+    metadata: Mapping[str, Any] = of_kinds.get(kind, {"CreationDate": None})
     file = io.BytesIO()
     with cast(AbstractContextManager[None], styled()):
         FigureCanvasAgg(figure).print_figure(file, format=kind, dpi=150, metadata=metadata)

@@ -3,6 +3,7 @@
 """Tables of verdicts, perplexity and learning rates; as Markdown and for a terminal."""
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,27 @@ def markdown(table: Table) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
     notes = [line for note in table.notes for line in ("", escaping.escape_markdown(note))]
     return "\n".join([f"{escaping.escape_markdown(table.title)}.", "", *lines, *notes]) + "\n"
+
+
+def latex(table: Table) -> str:
+    """Returns the table for a paper, by booktabs, no wider than the text; notes stand below."""
+    signs = str.maketrans({"<": "$<$", ">": "$>$", "~": r"\textasciitilde{}", "^": r"\^{}"})
+
+    def cell(text: str, mark: str = "") -> str:
+        plain = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", "/"))
+        plain = plain.replace("<=", r"$\leq$").translate(signs)
+        minus = re.sub(r"(?<![\w.])-(?=[\d.])", "$-$", plain)
+        return {"best": rf"\textbf{{{minus}}}", "faint": f"({minus})"}.get(mark, minus)
+
+    rows = [" & ".join(cell(c.text, c.mark) + c.sign for c in row) for row in table.rows]
+    head = " & ".join(map(cell, table.head))
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{cell(table.title)}.}}"]
+    fit = r"\ifdim\width>\linewidth\linewidth\else\width\fi"
+    lines += [rf"\resizebox{{{fit}}}{{!}}{{%"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule"]
+    lines += [rf"{head} \\", r"\midrule", *(rf"{row} \\" for row in rows), r"\bottomrule"]
+    notes = [rf"\par\smallskip\footnotesize {cell(note)}" for note in table.notes]
+    return "\n".join([*lines, r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
 
 
 def shown(table: Table) -> str:

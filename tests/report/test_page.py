@@ -352,3 +352,16 @@ def test_an_extra_length_of_one_run_changes_no_column_order_or_verdict_of_the_ot
     second = report.sections(pd.concat([rows_of(["alibi"]), more]))[0]
     assert [row[0] for row in second.tables[0].rows] == [row[0] for row in first.tables[0].rows]
     assert second.summary == first.summary
+
+
+def test_a_report_for_a_paper_has_figures_as_pdf_and_tables_of_latex(tmp_path: Path) -> None:
+    rows = rows_of()
+    report.write_pages(rows, report.sections(rows), tmp_path, latex=True)
+    drawn = {path.stem for path in tmp_path.glob("*.svg")}
+    assert {path.stem for path in tmp_path.glob("*.pdf")} == drawn != set()
+    text = (tmp_path / "tables.tex").read_text()
+    assert text.count("\\toprule") == text.count("\\end{table}") > 0
+    for special in "%&#_^":  # is none of LaTeX's own, but for the comment at the top
+        lines = [line for line in text.splitlines()[1:] if not line.endswith("{%")]
+        plain = [line.replace(f"\\{special}", "") for line in lines]
+        assert special == "&" or not any(special in line for line in plain)
