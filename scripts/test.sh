@@ -15,6 +15,13 @@ if command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ] && ! command -v slurmct
     >/dev/null 2>&1 || echo "warning: Slurm could not be installed" >&2
 fi
 
+# The newest versions fit together too, which an installation without the pins takes. UNPINNED=1 runs
+# all tests on them.
+if [ $# -eq 0 ] && [ -z "${UNPINNED-}" ]; then
+  .venv/bin/python -m pip install --quiet --dry-run --upgrade --upgrade-strategy eager \
+    -c <(grep '^torch==' constraints.txt) -e ".[$extras]" # of torch, the download is large
+fi
+
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
 .venv/bin/lint-imports

@@ -1,14 +1,18 @@
 """What holds for the source as a whole: layering, one home for each library, yamls, the wheel."""
 
 import ast
+import itertools
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from repository import ROOT
 
 from lengthgen import schemes
@@ -141,3 +145,14 @@ def test_the_wheel_carries_conf_and_runs_from_an_empty_folder(tmp_path: Path) ->
     _, *names = [line.split("\t")[0] for line in ran.stdout.splitlines()]
     assert names == [path.stem for path in YAMLS if path.parent.name == "scheme"]
     assert list(empty.iterdir()) == []
+
+
+def test_every_dependency_has_one_version_that_its_bounds_allow() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = itertools.chain(*project["optional-dependencies"].values())
+    asked = [Requirement(text) for text in (*project["dependencies"], *optional)]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    for requirement in asked:
+        name = canonicalize_name(requirement.name)
+        assert name == "pip" or requirement.specifier.contains(pins[name], prereleases=True), name

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE, TESTS, SCRIPTS = 18_090, 14_700, 1_130  # schemes of 2025, the audit, tables of old data
+PACKAGE, TESTS, SCRIPTS = 18_160, 14_751, 1_130  # schemes of 2025, the audit, tables of old data
 ROOMS = {
-    "api": 136,
-    "cli": 1167,  # was 1140; --limit, one choice of runs, data --list
+    "api": 155,  # was 136; results by seed and document
+    "cli": 1171,  # was 1167; --limit, one choice of runs, data --list
     "config": 1258,  # was 1256; names of imports, optimizers, the cache of an account
     "context": 919,  # was 675; the audit of a model
     "data": 1_702,  # was 1554; the last write, compressed files, bytes compared, advice
@@ -28,7 +28,7 @@ ROOMS = {
     "model": 1094,
     "pipeline": 121,  # was 115; limited seconds
     "probes": 600,
-    "report": 2094,  # was 1942; charts, one answer for twelve schemes, commands without folders
+    "report": 2137,  # was 2094; results by seed, LaTeX
     "runs": 683,  # was 658; drops optimizers, globs, what reads a status
     "schemes": 2467,  # was 2220; ten schemes of 2025 and 2026, the scaling of SWAN
     "sweep": 647,  # was 629; expected time of evaluation, what tune leaves out
