@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
+from lengthgen.context import lengths as use
 from lengthgen.report import figures, over_training, style
 from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
@@ -91,6 +93,37 @@ def smollm2(lengths: tuple[int, ...] = (12288, 16384, 32768), most: float = 1.3)
     return drawn
 
 
+@style.styled()
+def context() -> Figure:
+    """Draws the perplexity of plain schemes, and how many values they find, by context length."""
+    rows, found = study("context")
+    sums = use.hits(use.own_rows(rows, "retrieval"), use.form_places("single"))
+    drawn = style.new_figure("What is predicted, and what is found", width=9.5, height=3.6)
+    left, right = drawn.subplots(1, 2)
+    names = {n: NAMES[n] for n in ("t5", "kerple", "alibi", "rope")}
+    names |= {f"rope + {v}": f"RoPE, {v}" for v in ("yarn", "streaming_llm")}
+    for colour, (series, name) in zip(style.COLOURS, names.items(), strict=False):
+        losses = found[(found["quantity"] == "loss") & (found["series"] == series)]
+        losses = losses[losses["value"].notna()].sort_values("length")
+        look = {"color": colour, "marker": "o", "markersize": 4, "label": name}
+        look["linestyle"] = "--" if "," in name else "-"
+        left.plot(losses["length"], np.exp(losses["value"]), **look)
+        shares = [(p.length, use.share(sums, p).value) for p in use.curve_points(sums, series)]
+        shares = [(n, value) for n, value in shares if n >= 512 or "," not in name]
+        right.plot(*zip(*shares, strict=True), **look)
+    right.axhline(use.CHANCE, color=style.GREY, linewidth=0.8, linestyle=":")
+    left.set_ylim(10, 120)
+    style.log_axis(left)
+    right.set_ylim(0, 1)
+    right.yaxis.set_major_formatter(PercentFormatter(1))
+    for axes, title in ((left, "perplexity"), (right, "values found; dotted: by chance")):
+        style.length_axis(axes, sorted({*rows["length"]}), trained=512)
+        axes.set_title(title, loc="left", fontsize=style.FONT_SIZE)
+        axes.set_xlabel("context in tokens")
+    left.legend(frameon=False, fontsize=style.FONT_SIZE)
+    return drawn
+
+
 def accuracy(name: str, task: str) -> Figure | None:
     """Draws the accuracy of a task of a committed study over length."""
     section = tasks.tasks_section(load_rows([ROOT / "results" / name]))
@@ -98,7 +131,7 @@ def accuracy(name: str, task: str) -> Figure | None:
 
 
 FIGURES: dict[str, Callable[[], Figure | None]] = {
-    **{"hero": hero, "budget": budget, "smollm2": smollm2},
+    **{"hero": hero, "budget": budget, "smollm2": smollm2, "context": context},
     "accuracy-copy": partial(accuracy, "tasks", "copy"),
     "encoders-copy": partial(accuracy, "encoder_decoder", "copy"),
 }

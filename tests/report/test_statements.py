@@ -15,6 +15,9 @@ import pytest
 import yaml
 from repository import ROOT
 
+from lengthgen.context import lengths as use
+from lengthgen.context import report as of_context
+from lengthgen.context.retrieval import DEPTHS, FORMS
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.load import load_rows
 from lengthgen.report.series import select, short
@@ -25,7 +28,7 @@ from lengthgen.tasks.accuracy import accuracies
 RESULTS = ROOT / "results"
 STATEMENTS = yaml.safe_load((RESULTS / "statements.yaml").read_text(encoding="utf-8"))
 OWN_TEST = ("published.md",)  # which scripts/claims.py writes
-PAGES = ["README.md", "docs/leaderboard.md"] + [
+PAGES = ["README.md", "docs/leaderboard.md", "docs/context.md"] + [
     f"docs/results/{path.name}"
     for path in sorted((ROOT / "docs/results").glob("*.md"))
     if path.name not in OWN_TEST
@@ -86,6 +89,50 @@ def verdict(study: str, name: str, length: int) -> str:
     return verdict_of(gain(study, name, length))
 
 
+def side_by_side(study: str, name: str, length: int) -> Any:
+    """Returns the loss of windows side by side at a length minus that at T."""
+    at = (CurvePoint("nonoverlap", *cell(study, name, n)[1:]) for n in (length, None))
+    return sums(study, loss_of).difference(*at)
+
+
+def found(name: str, length: int, *, at: float | None = None) -> float:
+    """Returns the share of single values that a series finds; of all forms at a depth, in %."""
+    places = use.form_places("single")
+    if at is not None:
+        places = range(DEPTHS.index(at), len(FORMS) * len(DEPTHS), len(DEPTHS))
+    hits = use.hits(use.own_rows(rows("context"), "retrieval"), places)
+    return 100 * use.share(hits, CurvePoint("retrieval", name, length)).value
+
+
+def more_of_keys(a: str, b: str, length: int) -> Any:
+    """Returns the share of the values of five keys that one series finds minus that of another."""
+    hits = use.hits(use.own_rows(rows("context"), "retrieval"), use.form_places("keys"))
+    return hits.difference(*(CurvePoint("retrieval", name, length) for name in (a, b)))
+
+
+def copied(name: str, length: int, *, behind: int = 0) -> float:
+    """Returns the share of a text that a series has right behind itself (0), or other text (1)."""
+    hits = use.hits(use.own_rows(rows("context"), "forgetting"), [behind])
+    return 100 * use.share(hits, CurvePoint("forgetting", name, length)).value
+
+
+def reaches(*names: str) -> str:
+    """Returns the table of how much context series use."""
+    every = {name: of_context.reaches_of(rows("context"), name) for name in names}
+    heads = ["scheme", *next(iter(every.values()))]
+    lines = [heads, ["---", *["--:"] * (len(heads) - 1)]]
+    for name, own in every.items():
+        lines.append([name, *(reach.text if reach else "-" for reach in own.values())])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def audited(name: str) -> str:
+    """Returns the sentence of an audit."""
+    of_study = rows("context")
+    reached = of_context.reaches_of(of_study, name)
+    return of_context.sentence(name, 512, reached, of_context.found_at_shortest(of_study, name))
+
+
 def right(study: str, task: str, name: str) -> str:
     """Returns the percentage of right answers at lengths beyond L, with its interval."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
@@ -144,7 +191,8 @@ def sentence(statement: dict[str, Any]) -> str:
 
 
 def prose(page: str) -> str:
-    """Returns a page without what states nothing: commands, code and where links lead."""
+    """Returns a page without what states nothing: commands, code, papers and where links lead."""
+    page = re.sub(r"arXiv \d{4}\.\d{5}", "", page)
     page = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"(?<=\])\([^)]*\)", "", page)
 
