@@ -479,7 +479,7 @@ def _as_typed(override: Override) -> str:
     """Returns an override, whose numbers are words where its key may hold a text."""
     word = str(override.input_line)
     key, is_given, value = word.partition("=")
-    if not TEXTS.fullmatch(key) or {*value} & {*"'\"$("}:
+    if not TEXTS.fullmatch(key) or {*value} & {*"'\"$("} or (":" in value and "{" not in value):
         return word
     return key + is_given + NUMBER.sub(r"\1'\2'", value)
 

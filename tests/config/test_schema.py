@@ -184,7 +184,7 @@ def test_lengths_are_powers_of_two_times_t_or_as_written(words: str, lengths: li
     assert (config.eval.lengths, config.train.tokens) == (lengths, 2_500_000)
 
 
-NUMBERS = ["2024", "2024_01", "007", "12e4567", "1e6", "1.50", ".5", "-3", "+3", "inf", "nan"]
+NUMBERS = ["1:30", "2024", "2024_01", "007", "12e4567", "1.50", ".5", "-3", "+3", "inf", "nan"]
 
 
 @pytest.mark.parametrize("typed", NUMBERS)
