@@ -157,11 +157,7 @@ def chosen_runs(
     found, conditions = named_runs(names, root), [w for w in overrides if w not in changing]
     if conditions:
         found = meeting(found or directory.every(root), conditions)
-    if not found:
-        found = [directory.newest_run(root)]
-        if "eval" in sections:
-            warn_once(f"the newest run: {found[0].name}")
-    return found, changes
+    return found or [directory.newest_run(root)], changes
 
 
 def named_runs(names: Sequence[str], root: Path) -> list[Path]:

@@ -231,10 +231,20 @@ def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) ->
     assert shell.error_of("eval", "runs/lost") == f"{lost} diverged: why; lower train.lr"
 
 
+def test_a_run_that_finishes_drops_its_optimizer_and_earlier_checkpoints(
+    own: Callable[..., Path],
+) -> None:
+    run_dir = own("scheme=rope", "train.keep_optimizer=false")
+    assert [path.parent.name for path in run_dir.glob("checkpoints/*/*.safetensors")] == [
+        "step-00000008"
+    ]
+    assert not [*run_dir.glob("checkpoints/*/trainer.pt")]
+
+
 def test_the_optimizer_of_a_finished_run_alone_can_be_removed(
     own: Callable[..., Path],
 ) -> None:
-    run_dir = own("scheme=rope", "train.keep_optimizer=true")
+    run_dir = own("scheme=rope")
     root, last = f"runtime.root={run_dir.parent}", newest_checkpoint(run_dir)
     ran = here("rm", "rope", "--optimizer", root)
     assert (ran.code, (last / "trainer.pt").exists()) == (0, False)

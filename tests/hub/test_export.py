@@ -310,7 +310,7 @@ def test_a_folder_that_is_no_export_or_was_changed_is_refused_in_one_line(
         (["rope"], "export: give a run and the folder to write, as in: lengthgen export RUN DIR"),
         (["alibi", "model"], "alibi: no such run in runs; known: rope"),
         (["rope", "runs"], "/runs is there already; give a new or empty folder"),
-        (["rope", "model", "train.lr=1"], "train.lr: only runtime.* can be given here"),
+        (["rope", "model", "train.lr=1"], "train.lr=1: no run here has this value; "),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(

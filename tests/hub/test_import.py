@@ -210,7 +210,7 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     rows = rows_of(run_dir / "eval.jsonl")
     assert {row["length"] for row in rows} == {16, 32, 64}
     assert {row["trained_in"] for row in rows} == {None}  # not known of an imported model
-    assert "rope" in here("report", str(run_dir), f"--out={tmp_path / 'report'}").out
+    assert "theirs_v1" in here("report", str(run_dir), f"--out={tmp_path / 'report'}").out
     assert here("probe", *words(run_dir), "--probes=attention").code == 0
     continued = here("generate", *words(run_dir), "--prompt=the fox", "--tokens=4")
     assert continued.out.startswith("the fox")

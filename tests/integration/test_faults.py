@@ -17,12 +17,6 @@ from lengthgen.runs import status
 from lengthgen.runs.checkpoints import FILES
 
 
-@pytest.fixture
-def trained(own: Callable[..., Path]) -> Path:
-    """The root of a finished run that can resume."""
-    return own("scheme=rope", "train.keep_optimizer=true").parent
-
-
 def content_of(root: Path) -> dict[Path, bytes]:
     kept = ("checkpoints", "train.jsonl", "eval.jsonl", "DONE")
     return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and {*kept} & {*p.parts}}

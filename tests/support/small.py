@@ -35,6 +35,7 @@ SMALL = [
     *("corpus.copies=4", "train.length=16", "train.batch_tokens=128", "train.tokens=1024"),
     *("train.checkpoint_every=3", "train.precision=fp32", "train.warmup_fraction=0.05"),
     *("train.val_every=0", "train.optimizer=adamw", "train.schedule=cosine"),
+    "train.keep_optimizer=true",  # tests remove the last checkpoint, and resume
     *("eval.lengths=[16,32,64]", "eval.targets=8", "eval.endpoints=4", "eval.max_context=64"),
     *("eval.reference_variants=[]", "runtime.wandb=off", "runtime.device=cpu"),
     # As many threads as cores, in several tests at once, would wait for each other.
