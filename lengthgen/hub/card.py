@@ -1,21 +1,25 @@
 """The model card: what was trained on what, what was measured and how, and how it is loaded."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lengthgen.config.schema import to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.experiment import Experiment
 from lengthgen.hub.exported import About
 from lengthgen.hub.families import OWN
 from lengthgen.report import report
 from lengthgen.report.load import load_rows
+from lengthgen.report.statistics import curves, findings
 from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
 
@@ -59,6 +63,11 @@ def card(
         front_matter["datasets"] = [plain["corpus"]["repo"]]
     if license is not None:
         front_matter["license"] = license
+    rows = _rows(run_dir, checkpoint)
+    if metrics := _metrics(rows):
+        dataset = {"type": config.corpus.name, "name": config.corpus.name}
+        result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
+        front_matter["model-index"] = [{"name": about.run, "results": [result]}]
     environment = Environment(
         loader=PackageLoader("lengthgen", "hub"),
         autoescape=False,  # of Markdown, whose code stands as it is
@@ -81,16 +90,38 @@ def card(
         objective=experiment.objective,
         own=own,
         settings=yaml.safe_dump(settings, sort_keys=False),
-        tables=_measured(run_dir, checkpoint),
+        tables=_measured(rows),
     )
 
 
-def _measured(run_dir: Path, checkpoint: Checkpoint) -> str:
-    """Returns tables of what was evaluated of these weights, as Markdown."""
+def _rows(run_dir: Path, checkpoint: Checkpoint) -> pd.DataFrame:
+    """Returns what was evaluated of these weights, if anything."""
     try:
         rows = load_rows([run_dir], say=lambda message: None)
-        rows = rows.loc[rows["weights"] == checkpoint.sha256]
+    except UserError:
+        return pd.DataFrame()
+    return rows.loc[rows["weights"] == checkpoint.sha256]
+
+
+def _metrics(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Returns perplexity by length under the matched tail, as the Hub's model-index has metrics."""
+    try:
+        known = curves(findings(rows)) if len(rows) else pd.DataFrame(columns=["protocol"])
+    except UserError:
+        return []
+    own = known.loc[known["protocol"] == HEADLINE].to_dict("records")
+    return [
+        {"type": "perplexity", "name": f"perplexity at {row['length']} tokens"}
+        | {"value": round(float(row["ppl"]), 4)}
+        for row in own
+        if pd.isna(row["variant"]) and math.isfinite(row["ppl"])
+    ]
+
+
+def _measured(rows: pd.DataFrame) -> str:
+    """Returns tables of what was evaluated, as Markdown."""
+    try:
         sections = report.sections(rows) if len(rows) else []
     except UserError:
-        return ""  # nothing is evaluated, or all of it in part
+        return ""  # all of it in part
     return "\n".join(markdown(table) for section in sections for table in section.tables)

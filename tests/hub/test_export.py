@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import huggingface_hub
 import pytest
 import torch
 import yaml
@@ -212,6 +213,12 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
     corpus = load_tokens(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
     assert re.search(r"\| rope +\| +1 \|( *\d+\.\d+ \|)+", card)
     assert f"# {run.run_id}\n" in card
+    results = huggingface_hub.ModelCard(card).data.eval_results
+    assert results
+    (table,) = re.findall(r"\| rope +\| +1 \|((?: *\d+\.\d+ \|)+)", card)
+    shown = [float(cell) for cell in re.findall(r"\d+\.\d+", table)]
+    assert {round(result.metric_value, 2) for result in results} >= {*shown[: len(results)]}
+    assert {result.dataset_name for result in results} == {"synthetic"}
     assert "trained at length T = 16 with the positional scheme `rope`" in card
     assert f"corpus `synthetic` (fingerprint `{corpus.fingerprint[:12]}`)" in card
     assert "1,024 tokens in windows of 16, seed 1" in card

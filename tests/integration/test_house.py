@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE, TESTS, SCRIPTS = 18_160, 14_790, 1_130  # schemes of 2025, the audit, tables of old data
+PACKAGE, TESTS, SCRIPTS = 18_185, 14_800, 1_130  # schemes of 2025, the audit, tables of old data
 ROOMS = {
     "api": 155,  # was 136; results by seed and document
     "cli": 1171,  # was 1167; --limit, one choice of runs, data --list
@@ -24,7 +24,7 @@ ROOMS = {
     "evaluation": 1163,  # was 1158; nats of the tail that key tokens take, cost behind a window
     "experiment": 263,  # was 248; a run by the words that trained it
     "generation": 90,
-    "hub": 1141,  # was 1131; what bf16 changes in an imported model
+    "hub": 1168,  # was 1141; metrics of a card
     "model": 1094,
     "pipeline": 121,  # was 115; limited seconds
     "probes": 600,
