@@ -132,6 +132,13 @@ def test_retrieval_asks_for_what_stands_in_the_text_and_for_nothing_else(tmp_pat
                 if tokens[i : i + n_key] == key
             ]
             assert query.asked[0] in behind, form
+        if form in ("single", "keys"):  # in the prose that stands before a pair
+            size, begin = n_key + 1, len(corpus.beginning)
+            n = 120 + 1 - begin - 2 * len(example.queries) * size
+            for i, query in enumerate(sorted(example.queries, key=lambda query: query.depth)):
+                key = tokens[query.place - n_key + 1 : query.place + 1]
+                (at, *_) = (k for k in range(120) if tokens[k : k + n_key] == key)
+                assert at - begin - i * size == round(retrieval.DEPTHS[query.depth] * n), form
 
 
 def trained_copier() -> tuple[Config, Any]:
