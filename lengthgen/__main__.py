@@ -14,6 +14,19 @@ INTERRUPTED = "interrupted; rerun to resume\n"
 
 
 def main() -> NoReturn:
+    """Runs the program; a signal ends it at once: Python would wait for a thread, or abort."""
+    try:
+        command()
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code > 128:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(ended.code)
+        raise
+
+
+def command() -> NoReturn:
     """Runs the command line and exits; Ctrl-C is one line and exit code 130."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`: the next file would take its number
@@ -30,19 +43,7 @@ def main() -> NoReturn:
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
                 sys.stderr.write(INTERRUPTED)
-            _end(130)
-        except SystemExit as ended:
-            if isinstance(ended.code, int) and ended.code > 128:
-                _end(ended.code)
-            raise
-
-
-def _end(code: int) -> NoReturn:
-    """Ends the process at once: Python would wait for a library at work in a thread, or abort."""
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+            sys.exit(130)
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

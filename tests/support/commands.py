@@ -17,7 +17,7 @@ from repository import PYTHONPATH
 from small import SMALL
 from trained import newest_checkpoint, rows_of
 
-from lengthgen.__main__ import main
+from lengthgen.__main__ import command
 from lengthgen.files import read_rows
 
 
@@ -49,7 +49,7 @@ def here(*words: str, encoding: str = "utf-8") -> Ran:
         contextlib.redirect_stderr(err),
     ):
         try:
-            main()
+            command()
         except SystemExit as end:
             code = int(end.code or 0)
         except Exception:
