@@ -322,10 +322,10 @@ def _commands(commands: Iterable[tuple[Sequence[str], int]]) -> Iterator[str]:
         by_words.setdefault(key, []).append(seed)
     for words, seeds in by_words.items():
         text = " ".join(words)
-        if len(seeds) > 1:
+        if len({*seeds}) > 1:
             text = text.replace("lengthgen train", "lengthgen sweep", 1)
         if text:
-            yield f"{escaping.without_folders(text)} seed={','.join(map(str, sorted(seeds)))}"
+            yield f"{escaping.without_folders(text)} seed={','.join(map(str, sorted({*seeds})))}"
 
 
 def table_text(made: Sequence[ReportSection]) -> str:
