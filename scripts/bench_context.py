@@ -79,7 +79,8 @@ def measured(rounds: int) -> str:
 
 def compared(lengths: Sequence[int], rounds: int) -> str:
     """Returns a table of tokens per second at SmolLM2's shape."""
-    words = [*OURS, f"train.length={max(lengths)}", "corpus=synthetic"]
+    T = max(lengths)
+    words = [*OURS, f"train.length={T}", f"train.batch_tokens={T}", "corpus=synthetic"]
     own = resolve(words).create(vocab_size=SHAPE["vocab_size"]).eval()
     theirs = llama(SHAPE, max(lengths))
     lines = ["| length | precision | lengthgen, tokens/s | transformers, tokens/s | ratio |"]
