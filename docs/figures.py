@@ -38,7 +38,7 @@ def study(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 def hero() -> Figure | None:
     """Draws the plain schemes that use all of T, by the rule of docs/results/plain.md."""
     found = study("plain")[1]
-    found = found.assign(series=found["scheme"].map(NAMES))
+    found = found[found["variant"].isna()].assign(series=lambda rows: rows["scheme"].map(NAMES))
     c_star = found[(found["quantity"] == "c_star") & (found["value"] == found["train_length"])]
     found = found[found["series"].isin(c_star["series"])]
     crop = figures.cropped(found[found["scheme"] == "rope"])
@@ -51,7 +51,7 @@ def budget() -> Figure | None:
     """Draws the gains of plain schemes beyond T over training tokens, of their kept checkpoints."""
     selection = select(load_rows([ROOT / "results" / "plain"], checkpoints=True))[0]
     shown = over_training.training_points(known_over_training(selection))
-    several = shown.groupby("length")["tokens"].transform("nunique") > 1
+    several = shown.groupby(["length", "series"])["tokens"].transform("nunique") > 1
     return over_training.gains(shown[several])
 
 

@@ -63,8 +63,9 @@ def cell(study: str, name: str, length: int | None) -> CurvePoint:
     return CurvePoint("tail", name, length or int(T[name]))
 
 
-def ppl(study: str, name: str, length: int | None = None) -> float:
-    sample = sums(study, loss_of).sample([cell(study, name, length)])
+def ppl(study: str, name: str, length: int | None = None, protocol: str = "tail") -> float:
+    at = cell(study, name, length)._replace(protocol=protocol)
+    sample = sums(study, loss_of).sample([at])
     return math.exp(sample.mean(0).value) if sample else math.nan
 
 
