@@ -81,7 +81,7 @@ def _kept(words: list[str], remove: str | None) -> None:
             echo(f"removed {name}: {size:,} bytes")
         return
     head = ["kept", "train tokens", "validation tokens", "bytes"]
-    print_table(head, token_cache.kept(cache_dir))
+    print_table(head, token_cache.cached_corpora(cache_dir))
     echo(f"in {cache_dir}")
 
 

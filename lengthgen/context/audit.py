@@ -1,9 +1,11 @@
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 """The audit of a model: how much context it uses, on one page with one sentence on top."""
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,7 @@ def audit(
         tables.append(only(rows, measured) if measured else rows)
     rows = pd.concat(tables)
     rows.attrs = tables[0].attrs
+    rows["config"] = rows["config"].map(partial(_with_effective, asking.config.eval.effective))
     made = [
         audit_section(rows.reset_index(drop=True)),
         *report.sections(rows.reset_index(drop=True)),
@@ -110,6 +113,12 @@ def audit(
     made = [part for part in made if part.title != of_context.TITLE]
     page, *_ = report.write_pages(rows, made, out or run_dir / "audit")
     return made, page
+
+
+def _with_effective(share: float, config: str) -> str:
+    """Returns the JSON of a run with the share that is asked for now."""
+    plain = json.loads(config)
+    return json.dumps({**plain, "eval": {**plain["eval"], "effective": share}})
 
 
 def _fitting(asking: Experiment, run_dir: Path, say: Say) -> list[int]:
@@ -130,7 +139,7 @@ def audit_section(rows: pd.DataFrame) -> ReportSection:
     """Returns what stands on top: sentences, how far, and what a published number is made of."""
     made = of_context.section(rows)
     if made is None:
-        raise UserError("audit: there was no time for a measurement; give more --minutes")
+        raise UserError("audit: nothing was measured; give more --minutes, or shorter --lengths")
     (selection, *_) = select(rows)
     split = [*_split(selection.rows)]
     return ReportSection(

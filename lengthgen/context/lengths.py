@@ -12,7 +12,7 @@ interval of the tested number passes whole, to that up to which some of it passe
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +51,14 @@ class Reach:
         return f">= {short(length)}" if length == self.longest else short(length)
 
 
-def reach(lengths: Sequence[int], passes: Sequence[tuple[bool, bool, bool]]) -> Reach | None:
-    """Returns the length before the first that fails, by what passes: value, whole, some."""
-    if not lengths:
+Test = tuple[bool, bool, bool]  # what passes: the value, the whole interval, some of it
+
+
+def reach(tests: Mapping[int, Test]) -> Reach | None:
+    """Returns the length before the first that fails, of the tested ones, the shortest first."""
+    if not tests:
         return None
+    lengths, passes = [*tests], [*tests.values()]
     ends = [next((i for i, at in enumerate(passes) if not at[k]), len(lengths)) for k in range(3)]
     value, low, high = (lengths[i - 1] if i else 0 for i in ends)
     bounds = {"low": min(low, value), "high": max(high, value)}
@@ -93,17 +97,15 @@ def share(sums: Sums, point: CurvePoint) -> Estimate:
 def fine(rows: pd.DataFrame, series: str) -> Reach | None:
     """Returns how far a series copies all but one in a hundred tokens."""
     sums = hits(own_rows(rows, FORGETTING.name), [0])
-    found = [estimate(sums, p) for p in curve_points(sums, series)]
-    tests = [(e.value >= FINE, e.low >= FINE, e.high >= FINE) for e in found]
-    return reach([p.length for p in curve_points(sums, series)], tests)
+    found = {p.length: estimate(sums, p) for p in curve_points(sums, series)}
+    return reach({n: (e.value >= FINE, e.low >= FINE, e.high >= FINE) for n, e in found.items()})
 
 
 def coarse(rows: pd.DataFrame, series: str) -> Reach | None:
     """Returns how far what was read makes more tokens right than other text does."""
     sums = Sums(own_rows(rows, FORGETTING.name), scores)
-    found = [estimate(sums, p) for p in curve_points(sums, series)]
-    tests = [(e.low > 0, e.low > 0, e.high > 0) for e in found]
-    return reach([p.length for p in curve_points(sums, series)], tests)
+    found = {p.length: estimate(sums, p) for p in curve_points(sums, series)}
+    return reach({n: (e.low > 0, e.low > 0, e.high > 0) for n, e in found.items()})
 
 
 def form_places(form: str) -> range:
@@ -118,16 +120,15 @@ def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:
     sums = hits(own, form_places(form))
     if not (at := curve_points(sums, series)):
         return None
-    wanted: dict[str, Any] = json.loads(own["config"].iloc[0])["eval"]
-    kept, tests = wanted.get("effective", 0.85), list[tuple[bool, bool, bool]]()
-    has_base = share(sums, at[0]).low > CHANCE
+    wanted: dict[str, Any] = json.loads(own.loc[own["series"] == series, "config"].iloc[0])["eval"]
+    kept, tests = wanted.get("effective", 0.85), dict[int, Test]()
+    if share(sums, at[0]).low <= CHANCE:  # it finds nothing
+        return reach({p.length: (False, False, False) for p in at})
     for p in at:
-        sample = sums.sample([p, at[0]])
-        if sample is None:
-            break
-        left = gap(sample.sums[0], kept * sample.sums[1], sample.counts_D, sample.groups_D)
-        tests.append((left.value >= 0, left.low >= 0, left.high >= 0))
-    return reach([p.length for p in at], [tuple(x and has_base for x in t) for t in tests])
+        if (sample := sums.sample([p, at[0]])) is not None:
+            left = gap(sample.sums[0], kept * sample.sums[1], sample.counts_D, sample.groups_D)
+            tests[p.length] = left.value >= 0, left.low >= 0, left.high >= 0
+    return reach(tests)
 
 
 def holds(rows: pd.DataFrame, series: str) -> Reach | None:
@@ -137,10 +138,10 @@ def holds(rows: pd.DataFrame, series: str) -> Reach | None:
     at = [p for p in curve_points(sums, series) if p.length >= T]
     if at_T not in sums.rows or not at:
         return None
-    tests = list[tuple[bool, bool, bool]]()
+    tests = dict[int, Test]()
     for p in at:
         if p == at_T:
-            tests.append((True, True, True))
+            tests[p.length] = True, True, True
         elif (rise := sums.difference(p, at_T)) is not None:
-            tests.append((rise.value <= EPS, rise.high <= EPS, rise.low <= EPS))
-    return reach([p.length for p in at], tests)
+            tests[p.length] = rise.value <= EPS, rise.high <= EPS, rise.low <= EPS
+    return reach(tests)

@@ -28,10 +28,10 @@ PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
 NOTES = [
     "A length is the longest one up to which all pass; in brackets the 95 % interval of its test, "
     "inverted. Perplexity holds: no more than 0.01 nats above T. Copies: at least 99 % of a "
-    "repeated text, over that distance; some: more than behind other text. Finds: 85 % "
-    "(eval.effective) of what it finds at the shortest length: a value behind its key, of 5 keys, "
-    "5 values of one key, over a chain of two. A value is found if it is likelier than 9 others: "
-    "10 % by chance.",
+    "repeated text, over that distance; some: more than behind other text. Finds: eval.effective, "
+    "85 % unless given, of what it finds at the shortest length: a value behind its key, of 5 "
+    "keys, 5 values of one key, over a chain of two. A value is found if it is likelier than 9 "
+    "others: 10 % by chance.",
     "Copies counts the distance to the copied token: the model reads twice as many tokens.",
 ]
 KEYS = (
@@ -98,15 +98,19 @@ def reaches_of(rows: pd.DataFrame, series: str) -> dict[str, Reach | None]:
 def sentence(series: str, T: int, reaches: Mapping[str, Reach | None], found: str) -> str:
     """Returns "rope: T is 512 tokens; perplexity holds to 512, copies over 256, finds ...".
 
-    `found` says how much it finds at the shortest length, of which the effective length is a share.
+    `found` says how much it finds at the shortest length; it finds a share of that up to the
+    effective length.
     """
     said = {
         "perplexity holds": "perplexity holds to {}",
         "copies": "copies over {}",
         "finds": f"finds {found}, and nearly as many to {{}}",
     }
+    if (finds := reaches["finds"]) and not finds.value:
+        said["finds"] = f"finds {found}, no more than by chance"
     parts = [text.format(r.text) for key, text in said.items() if (r := reaches[key])]
-    return f"{series}: T is {T:,} tokens; {', '.join(parts)}."
+    line = f"{series}: T is {T:,} tokens; {', '.join(parts)}."
+    return line.replace("< ", "fewer than ").replace(">= ", "at least ")
 
 
 def found_at_shortest(rows: pd.DataFrame, series: str) -> str:

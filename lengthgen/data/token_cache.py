@@ -47,7 +47,7 @@ from lengthgen.files import new_folder, replace_file, sha256_of, utf8
 SPLITS = ("train", "validation")
 SUMS = "sha256.json"
 BATCH = 1_000_000  # characters that are encoded in one call
-Batch = list[tuple[int, int, str]]  # numbers of documents and of a part of each, and its text
+TextBatch = list[tuple[int, int, str]]  # numbers of documents and of a part of each, and its text
 
 
 @contextmanager
@@ -224,12 +224,12 @@ class Build:
         return {**counts, "longest": max(lengths, default=0)}
 
     def encoded(
-        self, batches: Iterable[Batch], tokenizer: tokenizers.Tokenizer, texts: list[StoredText]
-    ) -> Iterator[tuple[Batch, list[NDArray[Any]]]]:
+        self, batches: Iterable[TextBatch], tokenizer: tokenizers.Tokenizer, texts: list[StoredText]
+    ) -> Iterator[tuple[TextBatch, list[NDArray[Any]]]]:
         """Yields batches with the ids of their parts; a thread encodes the next one meanwhile."""
         blank = prepends_blank(tokenizer)
 
-        def ids_of(batch: Batch) -> list[NDArray[Any]]:
+        def ids_of(batch: TextBatch) -> list[NDArray[Any]]:
             if long := [texts[i].name for i, _, part in batch if len(part) > 10 * LONGEST]:
                 raise UserError(
                     f"corpus.tokenizer: {long[0]} has {10 * LONGEST:,} characters without a "
@@ -262,7 +262,7 @@ def fingerprint(sums: Mapping[str, str], tokenizer: tokenizers.Tokenizer) -> str
     return digest.hexdigest()
 
 
-def kept(cache_dir: Path) -> list[list[str]]:
+def cached_corpora(cache_dir: Path) -> list[list[str]]:
     """Returns name, tokens of both splits and bytes of each folder of a cache."""
     found: list[list[str]] = []
     for folder in sorted(path.parent for path in cache_dir.glob("[!.]*/meta.json")):
@@ -348,9 +348,9 @@ def _read(path: Path, texts: Iterable[StoredText]) -> Iterator[str]:
             yield file.read(text.n_bytes).decode()
 
 
-def _batches(texts: Iterable[str], *, sentencepiece: bool, size: int) -> Iterator[Batch]:
+def _batches(texts: Iterable[str], *, sentencepiece: bool, size: int) -> Iterator[TextBatch]:
     """Yields batches of about BATCH characters, at least one."""
-    batch, n_letters = Batch(), 0
+    batch, n_letters = TextBatch(), 0
     for i, text in enumerate(texts):
         for n, part in enumerate(pieces(text, sentencepiece=sentencepiece, size=size)):
             batch.append((i, n, part))

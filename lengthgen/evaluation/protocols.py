@@ -235,10 +235,10 @@ def protocols_of(config: Config, objective: Objective) -> tuple[Protocol, ...]:
 def matched_block(length: int, targets: int, train_length: int) -> int:
     """Returns S(C): how many of the K targets of an endpoint share a window of C tokens.
 
-    max(1, C // 64) up to T, min(K, C - T) beyond. A window of C targets has C inputs, so that each
-    scored target is predicted from at least C - S + 1 of them: 63/64 of C up to T, and never fewer
-    than T beyond it. With one window of K > 1 targets at T, the loss at T would be that of a model
-    with less than T tokens, and context beyond T would seem to help.
+    max(1, min(K, C // 64)) up to T, min(K, C - T) beyond. A window of C targets has C inputs, so
+    that each scored target is predicted from at least C - S + 1 of them: 63/64 of C up to T, and
+    never fewer than T beyond it. With one window of K > 1 targets at T, the loss at T would be that
+    of a model with less than T tokens, and context beyond T would seem to help.
     """
     if length <= train_length:
         return max(1, min(targets, length // 64))

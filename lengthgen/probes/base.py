@@ -133,10 +133,12 @@ def attached(model: Transformer, **hooks: Callable[..., Any]) -> Generator[None]
     """
     scheme = model.scheme
     methods = {name: staticmethod(hook) for name, hook in hooks.items()}
-    part: Part = type("Attached", (Part,), methods)(model.shape)
+    reads: dict[str, Any] = {"needs_whole_text": True}  # numbers count from the text's first token
+    part: Part = type("Attached", (Part,), methods | reads)(model.shape)
 
     def joined(layer: LayerHooks) -> LayerHooks:
         return layer._replace(
+            parts=(*layer.parts, part),
             qk=(*layer.qk, part) if "qk" in hooks else layer.qk,
             bias=(*layer.bias, part) if "bias" in hooks else layer.bias,
             weights=part if "weights" in hooks else layer.weights,

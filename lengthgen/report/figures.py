@@ -24,7 +24,6 @@ from lengthgen.report.series import short
 from lengthgen.report.statistics import shown_number
 from lengthgen.report.style import FONT_SIZE, GREY, LineEnd, styled
 
-WELL_KNOWN = ("rope", "alibi", "nope")  # drawn beside other schemes, for comparison
 COLUMNS = 3  # of small multiples
 FAILED = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
@@ -265,12 +264,11 @@ def draw_lines(
     own = rows[~rows["reference"]]
     last = own.drop_duplicates("series", keep="last").sort_values("value")
     order = [name for name in colours or last["series"] if name in {*last["series"]}]
-    known = own[own["scheme"].isin(WELL_KNOWN) & own["variant"].isna()]
-    every, grey = rows, known.iloc[:0]
+    every, grey = rows, own.iloc[:0]
     if is_small := each and is_many(rows, by):
         panels = {name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in order}
-        grey = known
-        title += f"; grey: {', '.join(known['series'].unique())}" if len(known) else ""
+        grey = own
+        title += "; grey: the others"
     else:
         if is_many(rows, by):
             grey = own[own["series"].isin(order[style.MAX_LINES :])]

@@ -65,6 +65,7 @@ def _write(
     """Writes folder/step-N aside, syncs and renames it. Raises UserError for a full disk."""
     final, temporary = folder / f"step-{step:08d}", folder / ".tmp"
     files = FILES if trainer is not None else (WEIGHTS,)
+    plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
     try:
         shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
         temporary.mkdir(parents=True)
@@ -72,7 +73,6 @@ def _write(
         if trainer is not None:
             with (temporary / TRAINER).open("wb") as file:
                 torch.save(trainer, file)
-        plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
         # One key: safetensors writes several in any order, and equal weights are to be equal files.
         metadata = {"lengthgen": json.dumps({"run": run, "step": step})}
         save_file(plain, temporary / WEIGHTS, metadata=metadata)

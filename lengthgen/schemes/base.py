@@ -240,7 +240,10 @@ class Part(nn.Module):
         return None
 
     def visible(self, c: AttentionContext) -> Tensor | None:
-        """Returns which keys of the block a query may see, one at least: [Q, S] or [B, 1, Q, S]."""
+        """Returns which keys a query may see, one at least.
+
+        Bool [Q, S], [H, Q, S] or [B, 1 or H, Q, S], over the keys of the block.
+        """
         return None
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:

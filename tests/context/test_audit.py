@@ -1,8 +1,10 @@
 """The audit of a run or of a folder: one sentence, one page, and what stops it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from commands import here
 from small import imported
 from trained import evaluate, with_eval
@@ -13,13 +15,15 @@ from lengthgen.files import read_rows
 
 def test_an_audit_says_how_far_and_a_second_one_measures_nothing(trained: Path) -> None:
     (run_dir,) = trained.glob("*-*-*")
-    words = "audit", str(run_dir), "--lengths", "16,32", "--variants", "yarn"
+    words = "audit", str(run_dir), "--lengths", "16,32", "--variants", "yarn", "eval.effective=0.5"
     first = here(*words)
     assert first.code == 0, first.err
     said = first.out.splitlines()
     assert said[0].startswith("rope: T is 16 tokens; perplexity holds to ")
     assert said[1].startswith("rope + yarn: ")
     assert (run_dir / "audit/report.html").is_file()
+    of_page = pd.read_parquet(run_dir / "audit/rows.parquet")["config"]
+    assert {json.loads(config)["eval"]["effective"] for config in of_page} == {0.5}
     protocols = {row["protocol"] for row in read_rows(run_dir / "eval.jsonl")}
     assert {"tail", "forgetting", "key_tokens", "nonoverlap"} <= protocols
     before = (run_dir / "eval.jsonl").read_bytes()

@@ -1,6 +1,7 @@
 # pyright: reportGeneralTypeIssues=false
 """How much context a model uses, by models of which it is known."""
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -93,6 +94,24 @@ def test_a_model_that_copies_from_the_last_W_tokens_has_the_length_W(
         reached = lengths.effective(rows, "model", form)
         assert reached is not None
         assert (reached.value, reached.low) == (W, W)
+
+
+def test_the_share_that_an_effective_length_keeps_is_that_of_the_rows(tmp_path: Path) -> None:
+    rows = rows_of(copier(None), tmp_path, lengths=[64, 128], protocols="retrieval")
+    longer = rows["length"] == 128
+    rows["hits"] = [
+        [0.5 * x for x in h] if n else h for h, n in zip(rows["hits"], longer, strict=True)
+    ]
+    for share, longest in ((0.4, 128), (0.6, 64)):
+        rows["config"] = json.dumps({"eval": {"effective": share}})
+        assert values(lengths.effective(rows, "model", "single"))[0] == longest
+
+
+def test_a_length_without_a_test_is_not_passed() -> None:
+    passed, failed = (True, True, True), (False, False, False)
+    assert lengths.reach({}) is None
+    assert values(lengths.reach({64: passed})) == (64, 64, 64)
+    assert values(lengths.reach({64: passed, 256: failed})) == (64, 64, 64)
 
 
 def test_token_frequencies_alone_copy_and_find_nothing(tmp_path: Path) -> None:

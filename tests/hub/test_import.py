@@ -351,9 +351,9 @@ def test_a_model_is_named_by_its_folder_whatever_that_is_called(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shutil.copytree(good, tmp_path / ".theirs v1.0"))
-    assert "/rope-_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
+    assert "/_theirs_v1.0-" in here("import", ".", *TEXT, f"runtime.root={tmp_path}").out
     ran = here("import", ".", "--name=1e5", *TEXT, f"runtime.root={tmp_path}")
-    assert "/rope-_1e5-" in ran.out  # since study=1e5 is no word
+    assert "/_1e5-" in ran.out  # since study=1e5 is no word
     monkeypatch.chdir(Path.cwd().rename(tmp_path / "\u6a21\u578b 7B"))
     ran = here("import", ".", *TEXT, f"runtime.root={tmp_path}")
     assert "\u6a21\u578b cannot stand in the name of a run; give --name" in ran.error

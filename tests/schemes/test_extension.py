@@ -21,7 +21,8 @@ def test_a_file_and_a_yaml_are_a_scheme_that_trains_and_is_evaluated(tmp_path: P
     words = [*SMALL, "scheme=my_bias", "train.tokens=512", "scheme.parts.my_bias.start=0.001"]
     words += [f"runtime.root={tmp_path}/runs"]
     experiment = resolve(words, config_dir=tmp_path / "conf", plugins=[plugin])
-    run_dir = pipeline.train(experiment)
+    pipeline.train(experiment)
+    run_dir = experiment.run_dir
     rows = read_rows(run_dir / "eval.jsonl")
     skipped = {row["length"]: row.get("skipped") for row in rows}
     assert skipped == {16: None, **dict.fromkeys((32, 64), "my_table has 16 rows")}

@@ -49,7 +49,8 @@ def locally(root: Path, cache: Path, *overrides: str) -> Path:
     """Returns the directory of a run that nothing interrupted, in this process."""
     words = ("train.tokens=1024", "runtime.threads=1", *overrides)
     [point] = swept(root, cache, *words, plugins=[TELLING])
-    return pipeline.train(point.experiment)
+    pipeline.train(point.experiment)
+    return point.run_dir
 
 
 def finished(cluster: Cluster, *submitted: Point) -> None:
