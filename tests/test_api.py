@@ -63,12 +63,12 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
     assert {*of_seed["run"], *of_seed["seed"]} == {run.name, 1}
     joined = everything.merge(of_seed, on=key, suffixes=("", "_of_seed"), validate="1:1")
     assert joined["loss_of_seed"].to_numpy() == pytest.approx(joined["loss"].to_numpy())
-    each = lengthgen.results(run, per="document")
+    each: Any = lengthgen.results(run, per="document")
     assert each.groupby(key)["document"].nunique().min() > 1
     sums = (
         each.assign(nats=each["loss"] * each["n_tokens"]).groupby(key)[["nats", "n_tokens"]].sum()
     )
-    mean = joined.set_index(key)["loss"]
+    mean: Any = joined.set_index(key)["loss"]
     assert (sums["nats"] / sums["n_tokens"])[mean.index].to_numpy() == pytest.approx(
         mean.to_numpy()
     )

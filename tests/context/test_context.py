@@ -306,7 +306,7 @@ def test_every_window_is_read_once(tmp_path: Path) -> None:
     n_tail, n_read = n_read, 0
     both = lengthgen.measure(logits, DOCUMENTS, protocols=["tail", "key_tokens"], **how)
     assert n_read == n_tail
-    own = both[both["protocol"] == "key_tokens"].reset_index(drop=True)
+    own = both.loc[both["protocol"] == "key_tokens"].reset_index(drop=True)
     pd.testing.assert_frame_equal(own, alone.reset_index(drop=True))
 
 

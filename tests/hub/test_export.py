@@ -213,7 +213,8 @@ def test_the_card_says_what_was_trained_and_no_machine(run: Config, tmp_path: Pa
     corpus = load_tokens(run.corpus, cache_dir=run.runtime.cache_dir, say=QUIET.say)
     assert re.search(r"\| rope +\| +1 \|( *\d+\.\d+ \|)+", card)
     assert f"# {run.run_id}\n" in card
-    results = huggingface_hub.ModelCard(card).data.eval_results
+    about_card: Any = huggingface_hub.ModelCard(card).data
+    results = about_card.eval_results
     assert results
     (table,) = re.findall(r"\| rope +\| +1 \|((?: *\d+\.\d+ \|)+)", card)
     shown = [float(cell) for cell in re.findall(r"\d+\.\d+", table)]
