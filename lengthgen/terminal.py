@@ -209,6 +209,11 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} day{'s' * (hours >= 48)} {hours % 24} h"
 
 
+def millions(tokens: float) -> str:
+    """Returns a number of tokens as 12M, 1.5M; below a million whole, with commas."""
+    return f"{tokens / 1e6:.3g}M" if tokens >= 1e6 else f"{tokens:,.0f}"
+
+
 def from_here(path: Path) -> str:
     """Returns a path as it is typed here: relative to the working directory if it is below it."""
     here = Path.cwd()

@@ -22,7 +22,7 @@ from lengthgen.errors import Stopped, UserError
 from lengthgen.files import Row, writing
 from lengthgen.runs import directory, status
 from lengthgen.runs.signals import SCHEDULER, handled
-from lengthgen.terminal import from_here
+from lengthgen.terminal import from_here, millions
 
 if TYPE_CHECKING:
     import wandb
@@ -370,9 +370,8 @@ def _id_of(run_dir: Path, config: Config) -> str:
 
 
 def _kinds(config: Config) -> dict[str, str]:
-    """Returns by what runs are told apart: their scheme, size and budget."""
-    n = config.train.tokens
-    budget = f"{n / 1e6:.3g}M tokens" if n >= 1e6 else f"{n:,} tokens"
+    """Returns what distinguishes runs: their scheme, size and budget."""
+    budget = f"{millions(config.train.tokens)} tokens"
     return {"scheme": config.scheme.name, "size": config.model.label, "budget": budget}
 
 

@@ -17,8 +17,9 @@ from matplotlib.ticker import MaxNLocator
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report import style
 from lengthgen.report.figures import Across, Colours, draw_lines, gain_scale
-from lengthgen.report.series import millions, short
+from lengthgen.report.series import short
 from lengthgen.report.tables import Numbers, Table, TableCell
+from lengthgen.terminal import millions
 
 TIMES = (2, 8, 32)  # of T, where gains are shown
 MOST_COLUMNS = 8

@@ -14,6 +14,7 @@ from lengthgen.config import compose
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible, without_folders
 from lengthgen.report.load import CELL, is_complete, is_last
+from lengthgen.terminal import millions
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
 KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
@@ -275,8 +276,3 @@ def short(length: float) -> str:
     """Returns a length as 512, 1k (1024), 1.5k (1536), 16k (16384); others whole."""
     length = int(length)
     return f"{length / 1024:g}k" if length >= 1024 and length % 512 == 0 else str(length)
-
-
-def millions(tokens: float) -> str:
-    """Returns a number of tokens as 12M, 1.5M; below a million whole, with commas."""
-    return f"{tokens / 1e6:.3g}M" if tokens >= 1e6 else f"{tokens:,.0f}"
