@@ -25,16 +25,10 @@ from lengthgen.files import open_regular
 TEXT = (".txt", ".md", ".py")  # a document per file
 ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
 COLUMNS = (".parquet", ".arrow")
-PACKED = (
-    ".gz",
-    ".gzip",
-    ".zst",
-    ".zstd",
-    ".xz",
-    ".lzma",
-    ".bz2",
-    ".lz4",
-)  # behind the names of others
+PACKED = (  # behind the names of others
+    *(".gz", ".gzip", ".zst", ".zstd"),
+    *(".xz", ".lzma", ".bz2", ".lz4"),
+)
 KINDS = f"{' '.join((*TEXT, *ROWS))}, also with one of {' '.join(PACKED)}"
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
 LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"

@@ -8,7 +8,9 @@ Vega-Lite draws them in the browser, as chart.json says; vl-convert-python carri
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
@@ -18,7 +20,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
+from lengthgen.config.compose import user_cache
+from lengthgen.errors import UserError
 from lengthgen.escaping import visible
+from lengthgen.files import replace_file
 from lengthgen.report import style
 from lengthgen.report.statistics import shown_number
 
@@ -28,11 +33,17 @@ Spec = dict[str, Any]
 
 
 @cache
-def library() -> str:
-    """Returns Vega, Vega-Lite and Vega-Embed as one script."""
+def vega() -> str:
+    """Returns Vega, Vega-Lite and Vega-Embed as one script, made once for all reports: 1.6 s."""
+    kept = user_cache() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, ValueError):
+        return kept.read_bytes().decode()
     import vl_convert
 
-    return vl_convert.javascript_bundle()
+    script = vl_convert.javascript_bundle()
+    with suppress(UserError):  # a folder that cannot be written
+        replace_file(kept, script.encode())
+    return script
 
 
 def charts(figure: Figure) -> Sequence[Spec]:

@@ -360,7 +360,7 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
     room = files("lengthgen.report")
     scripts = [(room / "page.js").read_text()]
     if any(interactive.charts(figure) for section in made for figure in section.figures.values()):
-        scripts += [interactive.library(), (room / "charts.js").read_text()]
+        scripts += [interactive.vega(), (room / "charts.js").read_text()]
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts]
     template = environment.get_template("report.html.j2")
     return template.render(
@@ -398,9 +398,7 @@ def write_pages(
         **{f"{name}.svg": svg for name, svg in svgs.items()},
     }
     for section in made:
-        written |= {
-            f"{n}.csv": tables.csv_text(table).encode() for n, table in section.data.items()
-        }
+        written |= {f"{n}.csv": tables.csv_text(t).encode() for n, t in section.data.items()}
     if latex:
         every = [table for section in made for table in section.tables]
         text = "\n".join(["% \\usepackage{booktabs,graphicx}", *map(tables.latex, every)])

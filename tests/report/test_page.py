@@ -19,7 +19,7 @@ from frames import CONFIG, frame, write_run
 from matplotlib.figure import Figure
 from small import refusal
 
-from lengthgen.report import load, report, style
+from lengthgen.report import interactive, load, report, style
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings, shown_number
 
@@ -365,3 +365,10 @@ def test_a_report_for_a_paper_has_figures_as_pdf_and_tables_of_latex(tmp_path: P
         lines = [line for line in text.splitlines()[1:] if not line.endswith("{%")]
         plain = [line.replace(f"\\{special}", "") for line in lines]
         assert special == "&" or not any(special in line for line in plain)
+
+
+def test_the_script_of_charts_that_is_kept_is_that_of_the_library() -> None:
+    bundle: Any = vl_convert.javascript_bundle  # whose stub requires an argument
+    made = interactive.vega()
+    interactive.vega.cache_clear()
+    assert made == interactive.vega() == bundle()
