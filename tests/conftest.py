@@ -5,12 +5,13 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 import torch
 from commands import Shell, here, train_words
+from hub_stub import Hub, serving
 from hypothesis import settings
 from small import small_config
 from small_corpora import TEXTS, load_tokens
@@ -139,3 +140,13 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     """Commands given in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return Shell()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[dict[str, bytes]]:
+    """The files that a repository of a Hub on this machine has been given."""
+    Hub.kept.clear()
+    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    with serving(Hub) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        yield Hub.kept

@@ -37,6 +37,12 @@ def write_report(
     latex: Annotated[
         bool, typer.Option("--latex", help="For a paper, too: tables.tex and figures as PDF.")
     ] = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USER/NAME", help="Dataset of the Hugging Face Hub to upload the rows to."
+        ),
+    ] = None,
     config_dir: ConfigDir = None,
     plugin: Plugin = None,
 ) -> None:
@@ -53,7 +59,7 @@ def write_report(
     names, root, conditions = selection(arguments)
     if any(word.startswith("study=") for word in conditions):
         rows, named = _of_study(arguments, config_dir, plugin)
-        return _write(rows, out or Path("results") / named, as_json, latex=latex)
+        return _write(rows, out or Path("results") / named, as_json, push, latex=latex)
     folders = [Path(name).resolve() for name in names if (Path(name) / load.ROWS).is_file()]
     if folders and conditions and out is None and not check:
         raise UserError("a part of a folder needs --out DIR")
@@ -64,11 +70,13 @@ def write_report(
     rows = load.load_rows(paths or directory.every(root), checkpoints=True, say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
+    if check and push:
+        raise UserError(f"--push {push}: --check writes nothing; drop one of them")
     if check:
         return _check(rows)
     out = out or Path(names[0] if folders and len(names) == 1 else "report")
     is_again = len(names) == 1 and folders == [out.resolve()]
-    _write(rows, out, as_json, again=is_again, latex=latex)
+    _write(rows, out, as_json, push, again=is_again, latex=latex)
 
 
 def _check(rows: "DataFrame") -> None:
@@ -107,18 +115,19 @@ def _of_study(
     return load.asked(rows, {point.run_id: point.config.eval for point in found}), name
 
 
-def _write(
-    rows: "DataFrame", out: Path, as_json: bool, *, again: bool = False, latex: bool = False
-) -> None:
-    """Writes the report, and prints its summary or the curves."""
-    from lengthgen.report import report, statistics
+def _write(rows: "DataFrame", out: Path, as_json: bool, push: str | None, **options: bool) -> None:
+    """Writes the report, and prints its summary or the curves; uploads the rows, if asked to."""
+    from lengthgen.report import dataset, report, statistics
 
     sections = report.sections(rows)
-    page, *_ = report.write_pages(rows, sections, out, again=again, latex=latex)
+    page, *_ = report.write_pages(rows, sections, out, **options)
+    say = warn if as_json else echo
     if as_json:
         curves = statistics.curves(statistics.findings(rows))
         echo(curves.to_json(orient="records", indent=1))
-        warn(str(page))
     else:
         echo(report.short_tables(sections))
-        echo(page)
+    say(str(page))
+    if push:
+        folder = dataset.write_dataset(rows, sections, page, push)
+        say(dataset.upload_folder(folder, push, kind="dataset", say=warn))

@@ -32,6 +32,7 @@ def export_run(
     names, overrides = names_and_overrides(arguments)
     from lengthgen.experiment import of_run
     from lengthgen.hub import folder as folders
+    from lengthgen.report.dataset import upload_folder
 
     conditions = [word for word in overrides if not word.startswith("runtime.")]
     if len(names) != 2 and not (conditions and len(names) == 1):
@@ -45,8 +46,7 @@ def export_run(
     written = folders.export(
         experiment, run_dir, Path(names[-1]), license=license, repository=push, say=warn
     )
-    address = None if push is None else folders.upload_folder(written, push, say=warn)
-    echo(address or written)
+    echo(upload_folder(written, push, kind="model", say=warn) if push else written)
 
 
 def import_model(

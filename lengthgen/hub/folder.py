@@ -153,23 +153,3 @@ def _tokenizer(corpus: TokenizedCorpus) -> Tokenizer:
     single = " ".join([*(name for name, _ in before), "$A"])
     tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=before)
     return tokenizer
-
-
-def upload_folder(folder: Path, repository: str, *, say: Say) -> str:
-    """Uploads an export to a repository of the Hub, and returns its address.
-
-    A new one is private. Raises UserError if it cannot be written.
-    """
-    import huggingface_hub
-
-    say(f"uploading {folder} to {repository}")
-    api = huggingface_hub.HfApi()
-    try:
-        address = str(api.create_repo(repository, private=True, exist_ok=True))
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="lengthgen export")
-    except Exception as error:  # of the library and of what it sends with
-        raise UserError(
-            f"--push: {repository} cannot be written ({first_line(error)}); log in with hf auth "
-            f"login, then: hf upload {repository} {folder}"
-        ) from None
-    return address

@@ -271,13 +271,17 @@ def _plain(values: Any) -> list[Any] | None:
     return [None if value != value else value for value in values.tolist()]
 
 
-def save_rows(rows: pd.DataFrame, folder: Path) -> None:
-    """Writes rows.parquet, and into manifest.json where the rows come from."""
+def to_parquet(rows: pd.DataFrame) -> bytes:
+    """Returns rows as a file."""
     table = pd.DataFrame(rows[COLUMNS])  # without attrs: no local folders
-    content = table.to_parquet(
+    return table.to_parquet(
         index=False, compression="zstd", compression_level=19, write_page_checksum=True
     )
-    replace_file(folder / ROWS, content)
+
+
+def save_rows(rows: pd.DataFrame, folder: Path) -> None:
+    """Writes rows.parquet, and into manifest.json where the rows come from."""
+    replace_file(folder / ROWS, to_parquet(rows))
     runs = rows.drop_duplicates("run").set_index("run")["environment"]
     manifest = {
         "command": shlex.join(["lengthgen", *sys.argv[1:]]),

@@ -41,6 +41,7 @@ PHRASES = {
     "not trained": "is not trained (its loss at T is not below that of token frequencies)",
 }
 MOST_SENTENCES = 12  # of a page; of more series, one on each verdict
+MOST_NAMES = 8  # of a title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,6 +374,13 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
     )
 
 
+def page_title(rows: pd.DataFrame) -> str:
+    """Returns the title of a page, which names the schemes, and models that are imported."""
+    names = sorted({*rows["scheme"].where(rows["tokens_seen"] > 0, rows["model"])})
+    few = ", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} schemes"
+    return f"Length generalization of {few}"
+
+
 def write_pages(
     rows: pd.DataFrame,
     made: Sequence[ReportSection],
@@ -387,13 +395,11 @@ def write_pages(
     rows come from this folder, whose rows and manifest stay as they are. `latex`: for a paper, too,
     tables.tex and figures as PDF. Raises UserError for a folder that cannot be written.
     """
-    from lengthgen.report.style import MAX_LINES, saved
+    from lengthgen.report.style import saved
 
-    schemes = sorted(set(rows["scheme"]))
-    several = f"{len(schemes)} schemes" if len(schemes) > MAX_LINES else ", ".join(schemes)
     svgs = {n: saved(drawn, "svg") for section in made for n, drawn in section.figures.items()}
     written = {
-        "report.html": page(f"Length generalization of {several}", made, svgs).encode(),
+        "report.html": page(page_title(rows), made, svgs).encode(),
         "table.md": table_text(made).encode(),
         **{f"{name}.svg": svg for name, svg in svgs.items()},
     }

@@ -1,23 +1,21 @@
 """An exported model: loaded by the lines that its card shows, it is the run's own, to the bit."""
 
-import base64
 import json
 import os
 import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import huggingface_hub
 import pytest
 import torch
 import yaml
 from commands import Shell, here
-from hub_stub import Quiet, serving
 from parts import SLOPE
 from small import close, experiment_of, refusal, small_config
 from small_corpora import load_tokens
@@ -326,36 +324,6 @@ def test_a_mistake_is_one_line_before_anything_is_written(
 ) -> None:
     assert message in shell.refused("export", *words)
     assert not (tmp_path / "model").exists()
-
-
-class Hub(Quiet):
-    """Takes a commit whose files are all in it, and refuses the repository `other/model`."""
-
-    kept: ClassVar[dict[str, bytes]] = {}
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        rows = [json.loads(line) for line in body.splitlines()]
-        url = f"http://{self.headers['host']}/me/model"
-        answer: dict[str, Any] = {"url": url, "commitOid": "0", "commitUrl": url}
-        if "preupload" in self.path:
-            files = [{"path": file["path"], "uploadMode": "regular"} for file in rows[0]["files"]]
-            answer = {"files": [{**file, "shouldIgnore": False} for file in files]}
-        for row in rows:
-            if row.get("key") == "file":
-                self.kept[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
-        is_refused = rows[0].get("organization") == "other" or rows[0].get("private") is False
-        self.reply(answer, 403 if is_refused else 200)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[dict[str, bytes]]:
-    """The files that a repository of a Hub on this machine has been given."""
-    Hub.kept.clear()
-    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
-    with serving(Hub) as url:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
-        yield Hub.kept
 
 
 def test_an_export_is_pushed_as_it_was_written_or_a_line_says_why_not(

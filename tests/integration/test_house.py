@@ -12,10 +12,10 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE, TESTS, SCRIPTS = 18_195, 14_835, 1_130  # schemes of 2025, the audit, tables of old data
+PACKAGE, TESTS, SCRIPTS = 18_256, 14_906, 1_130  # schemes of 2025, the audit, tables of old data
 ROOMS = {
     "api": 155,  # was 136; results by seed and document
-    "cli": 1171,  # was 1167; --limit, one choice of runs, data --list
+    "cli": 1176,  # was 1171; --push of a report
     "config": 1258,  # was 1256; names of imports, optimizers, the cache of an account
     "context": 919,  # was 675; the audit of a model
     "data": 1_702,  # was 1554; the last write, compressed files, bytes compared, advice
@@ -24,11 +24,11 @@ ROOMS = {
     "evaluation": 1163,  # was 1158; nats of the tail that key tokens take, cost behind a window
     "experiment": 263,  # was 248; a run by the words that trained it
     "generation": 90,
-    "hub": 1168,  # was 1141; metrics of a card
+    "hub": 1154,  # was 1168; a folder is uploaded by the report
     "model": 1094,
     "pipeline": 121,  # was 115; limited seconds
     "probes": 600,
-    "report": 2_146,  # was 2137; the script of charts is kept for all reports
+    "report": 2_210,  # was 2146; a dataset of rows with its card
     "runs": 683,  # was 658; drops optimizers, globs, what reads a status
     "schemes": 2467,  # was 2220; ten schemes of 2025 and 2026, the scaling of SWAN
     "sweep": 647,  # was 629; expected time of evaluation, what tune leaves out

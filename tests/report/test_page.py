@@ -285,6 +285,13 @@ def test_the_words_of_a_run_stand_on_the_page_as_text(tmp_path: Path) -> None:
     assert "{{ 7 * 7 }}" in page
 
 
+def test_the_title_names_an_imported_model_by_its_own_name() -> None:
+    imported = rows_of(["rope"], model="my-llama", tokens_seen=0, run="my-llama")
+    rows = pd.concat([rows_of(["alibi"]), imported])
+    assert report.page_title(rows).endswith(" of alibi, my-llama")
+    assert report.page_title(rows_of([f"s{i}" for i in range(9)])).endswith(" of 9 schemes")
+
+
 def test_each_text_has_a_section_and_figures_of_its_own() -> None:
     rows = pd.concat([rows_of(seeds=(1, 2, 3)), rows_of(["rope"], corpus="Prose")])
     made = report.sections(rows)

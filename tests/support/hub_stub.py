@@ -1,5 +1,6 @@
-"""Loopback servers, and a stub of the Hugging Face Hub that serves folders as repositories."""
+"""Loopback servers, and stubs of the Hugging Face Hub: one serves folders, one takes commits."""
 
+import base64
 import hashlib
 import json
 import threading
@@ -7,7 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "1" * 40
@@ -72,6 +73,27 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Generator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+class Hub(Quiet):
+    """Takes a commit whose files are all in it, and refuses repositories of `other`."""
+
+    kept: ClassVar[dict[str, bytes]] = {}
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        rows = [json.loads(line) for line in body.splitlines()]
+        kind = "datasets/" if "dataset" in (rows[0].get("type"), *self.path.split("s/")) else ""
+        url = f"http://{self.headers['host']}/{kind}me/{rows[0].get('name')}"
+        answer: dict[str, Any] = {"url": url, "commitOid": "0", "commitUrl": url}
+        if "preupload" in self.path:
+            files = [{"path": file["path"], "uploadMode": "regular"} for file in rows[0]["files"]]
+            answer = {"files": [{**file, "shouldIgnore": False} for file in files]}
+        for row in rows:
+            if row.get("key") == "file":
+                self.kept[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
+        is_refused = rows[0].get("organization") == "other" or rows[0].get("private") is False
+        self.reply(answer, 403 if is_refused else 200)
 
 
 def every(root: Path) -> list[dict[str, Any]]:
