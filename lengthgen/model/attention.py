@@ -10,6 +10,7 @@ to the logits, never by a part.
                                      CUDA, training: FlexAttention over a table
   relative  relative_keys, _values   the same blocks, with rows by distance through strides
   remapped  branches of a Remap      CPU, evaluation: SDPA of each branch, merged
+  recurrent scores and weights       of one part, as a recurrence over the tokens
   eager     scores, weights, values  the same blocks, through the owners of these hooks;
                                      in an encoder, each block with all keys
 
@@ -53,6 +54,11 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if not c.shape.causal:
             return eager(q, k, v, c, block=EVAL_BLOCK)
         if layer.eager:
+            if layer.scores and layer.scores is layer.weights and c.key_padding_BS is None:
+                others = (layer.visible, layer.values, layer.relative_values)
+                out = None if any(others) else layer.scores.recurrence(q, k, v, c)
+                if out is not None:
+                    return out
             others = (layer.weights, layer.values, layer.relative_keys, layer.relative_values)
             alone = not any(others)
             if on_cpu and alone and isinstance(layer.scores, Remap) and not torch.is_grad_enabled():

@@ -261,6 +261,15 @@ class Part(nn.Module):
         """Returns the output of the block from weights and values."""
         return weighted(w_BHQS, v_BHSK, c)
 
+    def recurrence(
+        self, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
+    ) -> Tensor | None:
+        """Returns what scores, weights and values of the part give for a whole call, without them.
+
+        [B, H, Q, K] of all queries and keys, none of which is hidden. None: there is no such form.
+        """
+        return None
+
     def outputs(self, out_BHQK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         """Returns other outputs, after those of any kernel; v_BHSK has the values of all keys."""
         return out_BHQK

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE, TESTS, SCRIPTS = 18_256, 14_906, 1_130  # schemes of 2025, the audit, tables of old data
+PACKAGE, TESTS, SCRIPTS = 18_382, 14_915, 1_130  # schemes of 2025, the audit, tables of old data
 ROOMS = {
     "api": 155,  # was 136; results by seed and document
     "cli": 1176,  # was 1171; --push of a report
@@ -30,7 +30,7 @@ ROOMS = {
     "probes": 600,
     "report": 2_210,  # was 2146; a dataset of rows with its card
     "runs": 683,  # was 658; drops optimizers, globs, what reads a status
-    "schemes": 2467,  # was 2220; ten schemes of 2025 and 2026, the scaling of SWAN
+    "schemes": 2524,  # was 2467; the delta rule in linear time, the network of DAPE in a cache
     "sweep": 647,  # was 629; expected time of evaluation, what tune leaves out
     "tasks": 1334,
     "tracking": 335,  # was 328; recipe, size and budget

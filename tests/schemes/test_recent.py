@@ -20,8 +20,9 @@ from lengthgen.model.attention import attend
 from lengthgen.schemes import AttentionContext, Part
 from lengthgen.schemes.absolute.pose import Pose
 from lengthgen.schemes.content.carope import Carope
+from lengthgen.schemes.content.delta_rule import AT_ONCE, delta_rule, delta_weights
 from lengthgen.schemes.content.exclusive_attention import ExclusiveAttention
-from lengthgen.schemes.content.kda import Kda, delta_weights
+from lengthgen.schemes.content.kda import Kda
 from lengthgen.schemes.content.repo import Repo
 from lengthgen.schemes.rotary.evq_cosh import EvqCosh
 from lengthgen.schemes.rotary.rope import Rope, powers
@@ -202,6 +203,16 @@ def test_kda_by_pieces_is_the_recurrence_token_by_token(queries: int) -> None:
                 state = state + beta * key[:, None] * (v[b, h, i] - key @ state)
                 if i >= n - queries:
                     close(got[b, h, i - n + queries], query @ state / 2, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_decays", [1, 3])  # for all channels, for each
+def test_a_memory_that_is_read_in_parts_gives_the_sum_of_the_weights(n_decays: int) -> None:
+    n = AT_ONCE + 50
+    q, k, v = some_qkv(n, dtype=torch.float64, heads=2, width=3)
+    k, few = F.normalize(k, dim=-1), q[:, :, -100:]  # of two parts
+    log_a, b = -torch.rand(2, 2, n, n_decays).double() / 50, torch.rand(2, 2, n).double()
+    got, want = delta_rule(few, k, v, log_a, b), delta_weights(few, k, log_a, b) @ v
+    close(got, want, atol=1e-11)
 
 
 def test_pose_leaves_out_positions_in_training_alone() -> None:

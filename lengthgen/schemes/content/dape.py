@@ -14,20 +14,23 @@ megatron/model/positional_embeddings.py, Kerple_DAPEV2), but that there a hidden
 last key of the call is 0, so that the last query of a text has another function than the same query
 in a longer text; here all queries have that of the others.
 
-C channels, N pairs of query and key.
+C channels, M taps: keys that a convolution spans, or 1; N pairs of query and key.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.parameters import as_linear, cast
+
+SLOPE = 0.01  # of LeakyReLU below 0
+PAIRS = 8192  # of query and key at a time, whose hidden units take a megabyte at width 32
 
 
 class Dape(Part):
@@ -55,22 +58,16 @@ class Dape(Part):
         return f"has inputs={self.inputs}, and {'a' if biased else 'no'} part beside it has a bias"
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        s_BHQS = products(q_BHQK, k_BHSK, c)
-        if self.inputs == "scores":
-            return s_BHQS + self.network(s_BHQS, c)
-        bias = c.total_bias()
-        bias = torch.zeros_like(s_BHQS) if bias is None else bias
-        both = torch.cat([s_BHQS, bias.expand_as(s_BHQS)], dim=1)
-        return s_BHQS + bias + self.network(both, c)
-
-    def network(self, x: Tensor, c: AttentionContext) -> Tensor:
-        """Returns MLP(x) over the heads, [B, H, Q, S]; the backward pass computes it again."""
-        return self.recomputed(mlp, x.flatten(2), c).unflatten(-1, x.shape[2:])
-
-    def recomputed(self, function: Callable[..., Tensor], x: Tensor, c: AttentionContext) -> Tensor:
-        """Returns function(x, weights of the layer), which the backward pass calls again."""
-        inputs = x, *cast(c, self.w_in, self.b_in, self.w_out, self.b_out)
-        out = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+        s_BHQS, bias = products(q_BHQK, k_BHSK, c), None
+        if self.inputs == "scores_and_bias":
+            bias = s_BHQS.new_zeros(1, 1, 1) if (bias := c.total_bias()) is None else bias
+            bias = bias.expand(*bias.shape[:-3], *s_BHQS.shape[1:])
+            bias = bias if bias.dim() == 4 else bias[None]
+        w_in, b_in, w_out, b_out = cast(c, self.w_in, self.b_in, self.w_out, self.b_out)
+        w_in, w_out = (w if w.dim() == 3 else w[..., None] for w in (w_in, w_out))
+        w_in, w_out = w_in.mT.flatten(1), w_out.permute(2, 0, 1).flip(0).flatten(0, 1)
+        b_in, b_out = b_in.view(-1, 1), b_out.view(-1, 1, 1)
+        out = _Corrected.apply(s_BHQS, bias, w_in, b_in, w_out, b_out, c.rows.start)
         assert isinstance(out, Tensor)
         return out
 
@@ -95,21 +92,103 @@ class DapeV2(Dape):
         self.w_out = as_linear(n, H, width, kernel, fan_in=width * kernel)
         self.b_out = as_linear(n, H, fan_in=width * kernel)
 
-    def network(self, x: Tensor, c: AttentionContext) -> Tensor:
-        return self.recomputed(convolutions, x.tril(c.rows.start), c)
+
+class _Corrected(torch.autograd.Function):
+    """s + b + network(s, b), by a few queries at a time, whose hidden units stay in a core's cache.
+
+    Nor are they kept: the backward pass computes them again. w_in [width, M C] and w_out [M H,
+    width] are by tap and channel; `own` is the first query's key.
+    """
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        s: Tensor,
+        bias: Tensor | None,
+        w_in: Tensor,
+        b_in: Tensor,
+        w_out: Tensor,
+        b_out: Tensor,
+        own: int,
+    ) -> Tensor:
+        ctx.save_for_backward(s, bias, w_in, b_in, w_out)
+        ctx.own, M = own, len(w_out) // s.shape[1]
+        out = s + (b_out if bias is None else bias + b_out)
+        for rows, keys in few_at_once(s, own):
+            hidden = hidden_units(w_in, b_in, inputs(s, bias, rows, keys, M))
+            add_folded_(out[:, :, rows, keys], through(w_out, hidden), M)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        s, bias, w_in, b_in, w_out = ctx.saved_tensors
+        H, M, own = s.shape[1], len(w_out) // s.shape[1], ctx.own
+        d_s, d_w_in, d_b_in, d_w_out = d_out.clone(), *map(torch.zeros_like, (w_in, b_in, w_out))
+        d_bias = None if bias is None else d_out.sum_to_size(bias.shape).clone()
+        d_b_out = (d_out if d_bias is None else d_bias).sum((0, 2, 3)).view(-1, 1, 1)
+        for rows, keys in few_at_once(s, own):
+            x, d_y = inputs(s, bias, rows, keys, M), unfolded(d_out[:, :, rows, keys], M)
+            hidden = hidden_units(w_in, b_in, x)
+            d_w_out.addbmm_(d_y, hidden.mT)
+            d_hidden = through(w_out.T, d_y)
+            slopes = torch.ops.aten.leaky_relu_backward.grad_input
+            slopes(d_hidden, hidden, SLOPE, True, grad_input=d_hidden)
+            d_w_in += torch.bmm(x, d_hidden.mT).sum(0).T  # in this order it is faster
+            d_b_in += d_hidden.sum((0, 2))[:, None]
+            d_x = s.new_zeros(len(s), w_in.shape[1] // M, rows.stop - rows.start, keys.stop)
+            add_folded_(d_x, through(w_in.T, d_hidden), M)
+            d_x = d_x.tril(own + rows.start) if M > 1 else d_x
+            d_s[:, :, rows, keys] += d_x[:, :H]
+            if d_bias is not None:
+                shared = d_x[:, H:].sum(0) if len(d_bias) < len(s) else d_x[:, H:]
+                d_bias[:, :, rows, keys] += shared
+        return d_s, d_bias, d_w_in, d_b_in, d_w_out, d_b_out, None
 
 
-def mlp(x_BCN: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> Tensor:
-    """Returns the network's output for each column of its input: [B, C, N] to [B, H, N]."""
-    B = len(x_BCN)
-    hidden = torch.baddbmm(b_in, w_in.expand(B, -1, -1), x_BCN)
-    return torch.baddbmm(b_out, w_out.expand(B, -1, -1), F.leaky_relu_(hidden, 0.01))
+def few_at_once(s_BHQS: Tensor, own: int) -> Iterator[tuple[slice, slice]]:
+    """Yields queries, and the keys up to the last of them: PAIRS of both, or one query."""
+    lo, Q = 0, s_BHQS.shape[2]
+    at_once = s_BHQS.device.type != "cpu" or torch.compiler.is_compiling()
+    while lo < Q:
+        before, n_pairs = own + lo, PAIRS // len(s_BHQS)  # n (before + n) pairs of n queries
+        n = Q if at_once else max(1, (math.isqrt(before**2 + 4 * n_pairs) - before) // 2)
+        rows = slice(lo, min(lo + n, Q))
+        yield rows, slice(0, own + rows.stop)
+        lo = rows.stop
 
 
-def convolutions(
-    x_BCQS: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor
-) -> Tensor:
-    """Returns the network's output, [B, H, Q, S]: hidden units before the first key are 0."""
-    reach = w_in.shape[-1] // 2
-    hidden = F.conv2d(F.pad(x_BCQS, (reach, 2 * reach)), w_in[:, :, None], b_in)
-    return F.conv2d(F.pad(F.leaky_relu_(hidden, 0.01), (reach, 0)), w_out[:, :, None], b_out)
+def inputs(s: Tensor, bias: Tensor | None, rows: slice, keys: slice, n_taps: int) -> Tensor:
+    """Returns what the network reads of scores and biases by tap and channel, [B, M C, N]."""
+    given = (s,) if bias is None else (s, bias.expand(len(s), -1, -1, -1))
+    x_BCQS = torch.cat([x[:, :, rows, keys] for x in given], dim=1)
+    return unfolded(
+        x_BCQS.tril_(keys.stop - rows.stop + rows.start) if n_taps > 1 else x_BCQS, n_taps
+    )
+
+
+def hidden_units(w_in: Tensor, b_in: Tensor, x: Tensor) -> Tensor:
+    return F.leaky_relu_(torch.baddbmm(b_in, w_in.expand(len(x), -1, -1), x), SLOPE)
+
+
+def through(w: Tensor, x: Tensor) -> Tensor:
+    return torch.bmm(w.expand(len(x), -1, -1), x)
+
+
+def unfolded(x_BCQS: Tensor, n_taps: int) -> Tensor:
+    """Returns what each tap of a convolution sees of the keys, [B, M C, Q (S + M // 2)].
+
+    Keys behind the last are zeros, of which as many are seen as reach back to it.
+    """
+    reach, S = n_taps // 2, x_BCQS.shape[-1]
+    padded = F.pad(x_BCQS, (reach, 2 * reach)) if reach else x_BCQS
+    taps = [padded[..., m : m + S + reach] for m in range(n_taps)]
+    return (torch.cat(taps, dim=1) if reach else padded).flatten(2)
+
+
+def add_folded_(out_BCQS: Tensor, y: Tensor, n_taps: int) -> None:
+    """Adds to out what `unfolded` would take from it: its adjoint."""
+    (B, C, Q, S), reach = out_BCQS.shape, n_taps // 2
+    for m, of_tap in enumerate(y.view(B, n_taps, C, Q, S + reach).unbind(1)):
+        ahead = max(0, m - reach)
+        out_BCQS[..., ahead:] += of_tap[..., max(0, reach - m) : S + reach - m]

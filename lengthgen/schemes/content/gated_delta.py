@@ -15,7 +15,7 @@ first A is drawn from U(0, 16) and c such that softplus(c) is log-uniform in [0.
 fla-org/flash-linear-attention (layers/gated_deltanet.py); w_a and w_b from N(0, init_std^2).
 
 Left out of Gated DeltaNet: short convolutions of queries, keys and values, gate and norm of the
-output. All weights are formed, O(S^2) for S tokens.
+output.
 """
 
 import math
@@ -24,17 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lengthgen.schemes.base import AttentionContext, ModelDims, Part
-from lengthgen.schemes.content.path_attention import reflected
-from lengthgen.schemes.parameters import cast, normal, running_sum
+from lengthgen.schemes.base import AttentionContext, ModelDims
+from lengthgen.schemes.content.delta_rule import DeltaRule
+from lengthgen.schemes.parameters import cast, normal
 
 
-class GatedDelta(Part):
+class GatedDelta(DeltaRule):
     """Replaces softmax attention by a recurrent memory with the gated delta rule."""
-
-    reads_qk = True
-    takes_bias = False
-    takes_relative_keys = False
 
     def __init__(self, shape: ModelDims) -> None:
         super().__init__(shape)
@@ -45,16 +41,7 @@ class GatedDelta(Part):
         step = torch.exp(math.log(0.001) + math.log(100) * torch.rand(n, H))
         self.c = nn.Parameter(step + torch.log(-torch.expm1(-step)))
 
-    def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        q, k = (F.normalize(F.silu(x.to(c.dtype)), dim=-1) for x in (q_BHQK, k_BHSK))
-        x_BSD = c.x_BTD[:, c.cols].to(c.dtype)
+    def gates(self, x_BSD: Tensor, c: AttentionContext) -> tuple[Tensor, Tensor]:
         w_a, w_b, log_A, shift = cast(c, self.w_a, self.w_b, self.log_A, self.c)
-        b_BHS = F.linear(x_BSD, w_b).sigmoid().mT
         kept_BHS = -(log_A.exp() * F.softplus(F.linear(x_BSD, w_a, shift))).mT
-        total_BHS = running_sum(kept_BHS)
-        decay = (total_BHS[..., c.rows, None] - total_BHS[..., None, :]).to(c.dtype).clamp(max=0)
-        met_BHQS = reflected(q * c.shape.d_head**-0.5, k, k, b_BHS[..., None])
-        return decay.exp() * b_BHS[..., None, :] * met_BHQS
-
-    def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        return s_BHQS.masked_fill(s_BHQS == -math.inf, 0)
+        return kept_BHS[..., None], F.linear(x_BSD, w_b).sigmoid().mT
