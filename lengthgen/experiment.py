@@ -180,7 +180,7 @@ def resolve(
     files = plugin_files.read_plugins(plugins)
     digests = [plugin.digest for plugin in files]
     draft = schema.drafted(words, config_dir=config_dir, plugins=digests)
-    if not draft.train.tokens:
+    if draft.is_imported:
         raise UserError("train.tokens=0: nothing would be trained; give a number above 0")
     begin = draft.train.init_from
     if isinstance(begin, Path) and re.match(r"[\w.+~]+=", str(begin)):  # words, no folder
@@ -276,7 +276,7 @@ def changed(
     if not plugins:
         plugin_files.required(config.plugins, (), kept=run_dir / "plugins")
     below = compose.beneath(schema.overrides_giving(config), words, config_dir=config_dir)
-    if not config.train.tokens:  # imported: it trains, and is scored beside its training text, now
+    if config.is_imported:  # it trains, and is scored beside its training text, now
         below = [w for w in below if w not in ("train.precision=fp32", "eval.deduplicate=false")]
     return run_dir, resolve([*below, *words], config_dir=config_dir, plugins=plugins)
 

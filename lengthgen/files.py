@@ -57,6 +57,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hash_of(content: object, n_digits: int = 64) -> str:
+    """Returns the first hexadecimal digits of the SHA-256 of bytes, text or plain values."""
+    if not isinstance(content, bytes):
+        text = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
+        content = text.encode()
+    return hashlib.sha256(content).hexdigest()[:n_digits]
+
+
 @contextlib.contextmanager
 def reading(folder: Path) -> Generator[None]:
     """Raises UserError, which names the folder, in place of any error that its files cause."""
@@ -218,14 +226,15 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Generator[Path]:
+def new_folder(path: Path, *, aside: Path | None = None) -> Generator[Path]:
     """Yields a folder aside, which becomes the new one on disk in one step, or goes at an error.
 
-    Raises UserError for what cannot be written.
+    `aside`: its place, where no other process writes. Raises UserError for what cannot be written.
     """
-    aside = _aside(path)
+    aside = aside or _aside(path)
     try:
         with writing(path):
+            shutil.rmtree(aside, ignore_errors=True)  # of a killed process
             aside.mkdir(parents=True)
             yield aside
             for file in (*aside.rglob("*"), aside):

@@ -18,7 +18,7 @@ from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
-TOKENS = 64  # that a text is continued by, by default
+CONTINUED = 64  # that a text is continued by, by default
 
 
 def open_trained(
@@ -29,7 +29,7 @@ def open_trained(
     If `is_varied`, the model acts under the first of eval.variants. Raises UserError as
     Opened.trained does, and for a variant that the scheme cannot take.
     """
-    if not experiment.config.train.tokens:  # imported: its corpus may be too short for its lengths
+    if experiment.config.is_imported:  # its corpus may be too short for its lengths
         experiment = experiment.with_eval(lengths=[1], targets=1, deduplicate=False)
     opened = experiment.opened(run_dir, say=show.say).trained(ranks=ALONE, show=show)
     model = opened.model.requires_grad_(False)
@@ -50,7 +50,7 @@ def generate(
     if advice := objective.prompt_advice(prompt):
         opened.show.say(advice)
     answers = itertools.chain(*opened.plan.examples.values())
-    limit = limit or max((answer.scored for answer in answers), default=TOKENS)
+    limit = limit or max((answer.scored for answer in answers), default=CONTINUED)
     end = next(iter(tokenizer.encode(objective.end, add_special_tokens=False).ids), None)
     n_read = len(tokens) + limit - 1
     if end is None and (reason := opened.model.scheme.unsupported_reason(n_read)):

@@ -1,6 +1,5 @@
 """Views of a run in W&B and TensorBoard: rows of training, curve, report; the only wandb."""
 
-import hashlib
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import Stopped, UserError
-from lengthgen.files import Row, writing
+from lengthgen.files import Row, hash_of, writing
 from lengthgen.runs import directory, status
 from lengthgen.runs.signals import SCHEDULER, handled
 from lengthgen.terminal import from_here, millions
@@ -36,7 +35,7 @@ TABLE = [
 PRESET = "wandb/lineseries/v0"
 FIELDS = {"step": "length", "lineKey": "series", "lineVal": "loss"}
 TITLES = {"title": "Loss by context length", "xname": "context length in tokens"}
-FACTS = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
+ORIGIN = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
 Points = dict[int, dict[str, Any]]  # numbers and verdict by length
 
 
@@ -228,7 +227,7 @@ class Tracker:
             if own or not os.environ.get(variable):
                 chosen[key] = own or value
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
-        config = to_plain(self._config) | {key: about.get(key) for key in FACTS}
+        config = to_plain(self._config) | {key: about.get(key) for key in ORIGIN}
         config |= {"recipe": self._config.recipe, "kind": _kinds(self._config)}
         own_id = _id_of(self._run_dir, self._config) + self._suffix
         return wandb.init(mode=mode, id=own_id, resume="allow", config=config, **chosen)
@@ -257,8 +256,8 @@ class Tracker:
         rows, sections, name, table, points = _evaluated(self._run_dir, say=self._say)
         by_tokens = _by_tokens(rows)
         values = {f"eval/{k}@{n}": x for n, point in points.items() for k, x in point.items()}
-        values["eval/tables"] = hashlib.sha256(table.to_csv().encode()).hexdigest()[:8]
-        values["kept/rows"] = hashlib.sha256(repr(by_tokens).encode()).hexdigest()[:8]
+        values["eval/tables"] = hash_of(table.to_csv(), 8)
+        values["kept/rows"] = hash_of(repr(by_tokens), 8)
         known: dict[str, Any] = dict(run.summary)
         if all(known.get(key) == values[key] for key in ("eval/tables", "kept/rows")):
             return

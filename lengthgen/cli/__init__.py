@@ -48,7 +48,7 @@ app.add_typer(tracking, name="track")
 
 
 @app.callback(invoke_without_command=True)
-def options(
+def of_program(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Takes the options of lengthgen itself."""

@@ -95,7 +95,7 @@ Runs = Annotated[
         autocompletion=complete_runs,
     ),
 ]
-Variants = Annotated[
+VariantNames = Annotated[
     str | None,
     typer.Option(
         metavar="V",
@@ -104,7 +104,7 @@ Variants = Annotated[
     ),
 ]
 ConfigDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")]
-Plugin = Annotated[
+PluginFiles = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="Python file to run: custom parts, or those of a run."),
 ]
@@ -208,7 +208,7 @@ def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[st
     return names, compose.root_of(compose.values(roots)), conditions
 
 
-def words_of(text: str | None) -> list[str]:
+def comma_words(text: str | None) -> list[str]:
     """Returns the words of A,B,...; none of an option that is not given."""
     return [word.strip() for word in text.split(",")] if text is not None else []
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Overrides, Plugin
+from lengthgen.cli.arguments import ConfigDir, Overrides, PluginFiles
 from lengthgen.cli.console import echo, print_table, warn
 from lengthgen.errors import UserError
 
@@ -41,7 +41,7 @@ def show_corpus(
         typer.Option(metavar="NAME", help="Remove what is kept: a name of --list, or a glob."),
     ] = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Prepare a corpus, and show how many documents are how long."""
     if listed or remove is not None:
@@ -59,7 +59,7 @@ def show_corpus(
     config = experiment.config
     cache_dir = config.runtime.cache_dir
     loaded = corpora.load_tokenized(config.corpus, experiment.source, cache_dir=cache_dir, say=warn)
-    for head, rows in tables(loaded, T=config.train.length):
+    for head, rows in split_tables(loaded, T=config.train.length):
         print_table(head, rows)
         echo("")
     if loaded.packed:
@@ -85,7 +85,7 @@ def _kept(words: list[str], remove: str | None) -> None:
     echo(f"in {cache_dir}")
 
 
-def tables(corpus: "TokenizedCorpus", *, T: int) -> list[tuple[list[str], list[list[str]]]]:
+def split_tables(corpus: "TokenizedCorpus", *, T: int) -> list[tuple[list[str], list[list[str]]]]:
     """Returns the sizes of both splits, the histogram of lengths, and what reaches T ... 32T."""
     import numpy as np
 

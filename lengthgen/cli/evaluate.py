@@ -8,24 +8,24 @@ import typer
 from lengthgen.cli.arguments import (
     ConfigDir,
     Limit,
-    Plugin,
+    PluginFiles,
     Runs,
-    Variants,
+    VariantNames,
     chosen_runs,
+    comma_words,
     limited,
     one_of,
     refuse_limit,
-    words_of,
 )
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
 
 # As evaluation.protocols has them, which imports torch: Tab is to answer at once.
-PROTOCOLS = (
+OFFERED = (
     "tail swap shuffle nonoverlap sliding-256 last_k per_position alibi_nonoverlap alibi_sliding1 "
     "kerple dape yarn nope_f fox forgetting retrieval key_tokens answers spans"
 )
-LENGTHS = "T 2T 4T 8T 16T 32T"
+LENGTH_WORDS = "T 2T 4T 8T 16T 32T"
 
 
 def evaluate_runs(
@@ -35,7 +35,7 @@ def evaluate_runs(
         typer.Option(
             metavar="L,L,...",
             help="Such as 512,2k,16T: T is train.length.",
-            autocompletion=one_of(lambda: LENGTHS.split()),
+            autocompletion=one_of(lambda: LENGTH_WORDS.split()),
         ),
     ] = None,
     protocols: Annotated[
@@ -43,10 +43,10 @@ def evaluate_runs(
         typer.Option(
             metavar="P,...",
             help="Such as tail,swap,sliding-256; all: every one of lengthgen list protocols.",
-            autocompletion=one_of(lambda: [*PROTOCOLS.split(), "all"]),
+            autocompletion=one_of(lambda: [*OFFERED.split(), "all"]),
         ),
     ] = None,
-    variants: Variants = None,
+    variants: VariantNames = None,
     checkpoints: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +57,7 @@ def evaluate_runs(
     ] = None,
     limit: Limit = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Evaluate trained runs, by default the newest one.
 
@@ -66,14 +66,14 @@ def evaluate_runs(
     """
     run_dirs, changes = chosen_runs([*(arguments or []), *limited(limit)], "eval", "runtime")
     given = {"lengths": lengths, "protocols": protocols, "variants": variants}
-    changes |= {f"eval.{key}": words_of(text) for key, text in given.items() if text is not None}
+    changes |= {f"eval.{key}": comma_words(text) for key, text in given.items() if text is not None}
     from lengthgen import pipeline
     from lengthgen.evaluation.protocols import PROTOCOLS as of_text
     from lengthgen.experiment import of_runs
     from lengthgen.report import report
     from lengthgen.runs.distributed import Ranks
 
-    if "all" in words_of(protocols):
+    if "all" in comma_words(protocols):
         changes["eval.protocols"] = list(of_text)
     about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
     experiments = of_runs(run_dirs, changes, say=warn_once, **about)
@@ -96,6 +96,6 @@ def _tokens(text: str | None) -> Literal["all"] | list[int]:
     from lengthgen.config.sections import number
 
     try:
-        return "all" if text == "all" else [int(float(str(number(w)))) for w in words_of(text)]
+        return "all" if text == "all" else [int(float(str(number(w)))) for w in comma_words(text)]
     except ValueError:
         raise UserError(f"--checkpoints {text}: give all, or tokens such as 4M,8M") from None

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Plugin, Runs, Variants, chosen_runs
+from lengthgen.cli.arguments import ConfigDir, PluginFiles, Runs, VariantNames, chosen_runs
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
@@ -22,9 +22,9 @@ def generate_text(
             min=0, max=1e6, metavar="X", help="0: the likeliest tokens; else sampled, by eval.seed."
         ),
     ] = 0.0,
-    variant: Variants = None,
+    variant: VariantNames = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Continue a text with one run, by default the newest.
 

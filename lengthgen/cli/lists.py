@@ -12,7 +12,7 @@ import typer
 from lengthgen.cli.arguments import (
     ConfigDir,
     Json,
-    Plugin,
+    PluginFiles,
     complete_runs,
     meeting,
     named_runs,
@@ -52,7 +52,7 @@ def list_kind(
         ),
     ] = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
     as_json: Json = False,
 ) -> None:
     """List what can be chosen, or the runs there are."""
@@ -66,9 +66,9 @@ def list_kind(
         records = runs(root, names, conditions)
         if not records:
             warn_once(f"no runs in {root} yet")
-        head, rows = table(records)
+        head, rows = runs_table(records)
     else:
-        head, rows = choices(kind, config_dir=config_dir, plugins=plugin or [])
+        head, rows = listed_choices(kind, config_dir=config_dir, plugins=plugin or [])
         records = [dict(zip(head, row, strict=True)) for row in rows]
     if as_json:
         echo(json.dumps(records, indent=1))
@@ -76,7 +76,7 @@ def list_kind(
         print_table(head, rows)
 
 
-def choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Listed:
+def listed_choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Listed:
     """Returns what there is of a kind, and what it is; with schemes their own variants."""
     from lengthgen.config import compose
 
@@ -158,7 +158,7 @@ def _record(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def table(records: Sequence[dict[str, Any]]) -> Listed:
+def runs_table(records: Sequence[dict[str, Any]]) -> Listed:
     """Returns records as a table, with the perplexities at T and at the longest length."""
     rows: list[list[str]] = []
     for r in records:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Json, Plugin, complete_runs, selection
+from lengthgen.cli.arguments import ConfigDir, Json, PluginFiles, complete_runs, selection
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -44,7 +44,7 @@ def write_report(
         ),
     ] = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Write figures, tables and a page of runs, by default of all.
 

@@ -13,7 +13,7 @@ import typer
 
 from lengthgen.cli.arguments import Runs, chosen_runs
 from lengthgen.cli.console import echo, print_table, warn
-from lengthgen.cli.lists import record, table
+from lengthgen.cli.lists import record, runs_table
 from lengthgen.errors import UserError
 
 
@@ -31,12 +31,12 @@ def show_runs(arguments: Runs = None) -> None:
     for run_dir in run_dirs:
         with directory.or_said(run_dir, "shown", say):
             config = directory.load_config(run_dir)
-            print_table(*table([record(run_dir)]))
+            print_table(*runs_table([record(run_dir)]))
             words = [w for w in schema.overrides_giving(config) if not w.startswith("runtime.")]
             plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
             words += [word for path in plugins for word in ("--plugin", path)]
             command, init = "train", config.train.init_from
-            if not config.train.tokens and isinstance(init, schema.InitFrom):  # it was imported
+            if config.is_imported and isinstance(init, schema.InitFrom):
                 words = [w for w in words if w.startswith(("corpus", "eval."))]
                 words = [w for w in words if not w.startswith(("corpus.tokenizer=", "corpus.bos="))]
                 words = [init.path, f"--name={init.run}", f"--length={config.train.length}", *words]
@@ -73,7 +73,7 @@ def remove_runs(
     if all(word.startswith("runtime.") for word in arguments or []):
         raise UserError("rm: name the runs that are to go; lengthgen list runs shows them")
     run_dirs = [*{path.resolve(): path for path in chosen_runs(arguments, "runtime")[0]}.values()]
-    head, rows = table([record(run_dir) for run_dir in run_dirs])
+    head, rows = runs_table([record(run_dir) for run_dir in run_dirs])
     with ExitStack() as held:
         for run_dir in run_dirs:
             held.enter_context(idle(run_dir))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, PluginFiles, note_defaults
 from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
@@ -47,7 +47,7 @@ def sweep(
         int | None, typer.Option(min=1, metavar="N", help="N points by Optuna: least loss at T.")
     ] = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Run every combination of a,b or range() or glob() values. Run again: it continues.
 
@@ -64,7 +64,7 @@ def sweep(
         return _search(overrides or [], search, jobs or 1, gpus, **given)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = grid.points(combined, **given)
-    states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
+    states = run_all(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if print_states(points, states, submitted=slurm is not None) and not dry_run:
         sys.exit(1)
 
@@ -75,7 +75,7 @@ def _search(overrides: list[str], n: int, jobs: int, gpus: int | None, **given: 
     from lengthgen.terminal import from_here
 
     trials = search(
-        overrides, n, jobs=jobs, run=partial(run, jobs=jobs, gpus=gpus), say=warn_once, **given
+        overrides, n, jobs=jobs, run=partial(run_all, jobs=jobs, gpus=gpus), say=warn_once, **given
     )
     rows = [
         [*point.varied.values(), f"{loss:.4f}", state.state, from_here(point.run_dir)]
@@ -100,7 +100,7 @@ def slurm_overrides(slurm: str | None) -> list[str]:
     return ["runtime.device=cuda"] if options(slurm).gpus else []
 
 
-def run(
+def run_all(
     points: Sequence["Point"],
     *,
     jobs: int | None,

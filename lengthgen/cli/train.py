@@ -12,7 +12,7 @@ from lengthgen.cli.arguments import (
     Gpus,
     Limit,
     Overrides,
-    Plugin,
+    PluginFiles,
     complete_runs,
     limited,
     note_defaults,
@@ -51,7 +51,7 @@ def train(
     limit: Limit = None,
     submitted: Annotated[str | None, typer.Option(metavar="RUN_ID", hidden=True)] = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
     if gpus and "RANK" in os.environ:

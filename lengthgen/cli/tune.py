@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, Plugin, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, PluginFiles, note_defaults
 from lengthgen.cli.console import echo, warn_once
-from lengthgen.cli.sweep import DryRun, Jobs, Slurm, print_states, run, slurm_overrides
+from lengthgen.cli.sweep import DryRun, Jobs, Slurm, print_states, run_all, slurm_overrides
 
 
 def tune(
@@ -21,7 +21,7 @@ def tune(
     slurm: Slurm = None,
     dry_run: DryRun = False,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Choose a rate per scheme: scheme=a,b train.lr=1e-3,2e-3,4e-3. Run again: it continues.
 
@@ -35,7 +35,7 @@ def tune(
     points = tuning.tuning_points(
         combined, out=out, config_dir=config_dir, plugins=plugin or [], say=warn_once
     )
-    states = run(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
+    states = run_all(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if dry_run or any(point.state not in ("done", "diverged") for point in states.values()):
         more = print_states(points, states, submitted=slurm is not None)
         sys.exit(more and not dry_run)

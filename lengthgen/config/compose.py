@@ -32,14 +32,14 @@ NUMBER = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 # Keys of texts, and those whose class says what they are: a number stays the word as it is typed.
-TEXTS = re.compile(
+TYPED = re.compile(
     r"[+]*((corpus|task)[.].*|\w+[.]name|runtime[.](root|cache|wandb_\w+)|train[.](tuned|init_from)|"
     r"eval[.](protocols|(reference_)?variants|evaluator))"
 )
 WORDS = re.compile(r"[\w ./:@+-]+")  # nothing of a list or a sweep; Hydra takes no other letters
 GLOBAL = "# @package _global_"  # the first line of a file that sets keys of several groups
 GRID = "grid"  # the axes of a study, which config/study.py reads
-LENGTHS = ("train.length", "eval.max_context")  # k is 1,024 in these
+IN_TOKENS = ("train.length", "eval.max_context")  # k is 1,024 in these
 VARIANT = "variant"  # a folder of conf that is no group: eval.variants chooses several
 
 
@@ -387,7 +387,7 @@ def runs_matching(configs: Mapping[str, Mapping[str, Any]], conditions: Sequence
         for word in _axis(override, names):
             value = values([word])[key]
             words += (fnmatch.filter(names, value) if isinstance(value, str) else []) or [value]
-        read = in_tokens if key in LENGTHS else number
+        read = in_tokens if key in IN_TOKENS else number
         chosen = [x if isinstance(x, bool) or x in known.values() else read(x) for x in words]
         for value in chosen:
             if value not in known.values():
@@ -417,7 +417,7 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={_as_override(value)}" for key, value in flatten(values).items()]
 
 
-def words_of(values: Mapping[str, Any]) -> str:
+def shell_words(values: Mapping[str, Any]) -> str:
     """Returns values as a shell takes the overrides that set them."""
     words = [(f"{key}={value}", value) for key, value in values.items()]
     plain = [(o := _override(word)) is not None and o.value() == value for word, value in words]
@@ -479,7 +479,7 @@ def _as_typed(override: Override) -> str:
     """Returns an override, whose numbers are words where its key may hold a text."""
     word = str(override.input_line)
     key, is_given, value = word.partition("=")
-    if not TEXTS.fullmatch(key) or {*value} & {*"'\"$("} or (":" in value and "{" not in value):
+    if not TYPED.fullmatch(key) or {*value} & {*"'\"$("} or (":" in value and "{" not in value):
         return word
     return key + is_given + NUMBER.sub(r"\1'\2'", value)
 
@@ -499,7 +499,7 @@ def _several(override: Override, remedy: str) -> UserError:
     takes_list = keys(config_dir=None).get(key, [""])[0].startswith("[")
     listed = f" (a list is written {key}=[{value}])" if takes_list else ""
     if os.path.exists(os.path.expanduser(value)):  # whose name has a comma
-        remedy = words_of({key: value})
+        remedy = shell_words({key: value})
     said = f"{key}={value} holds several values, and one run takes one{listed}"
     return UserError(f"{said}; give {remedy}")
 
@@ -536,7 +536,7 @@ def _refuse_unknown_choice(
     if spelled in variants:
         remedy = f"{spelled} is a variant of a trained scheme: give eval.variants=[{spelled}]"
     elif group == "corpus" and Path(name).exists():
-        remedy = f"for files here, give corpus=files {words_of({'corpus.path': name})}"
+        remedy = f"for files here, give corpus=files {shell_words({'corpus.path': name})}"
     else:
         where = f"is {config_dir}/{group}/NAME.yaml" if config_dir else "needs --config-dir"
         remedy = f"{suggestion(spelled, known)} (a file of one's own {where})"

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from lengthgen.errors import UserError
+from lengthgen.files import hash_of
 
 MODULE_PREFIX = "lengthgen_plugin_"  # of the modules of plugins; their digest follows
 
@@ -26,7 +27,7 @@ class Plugin:
     @cached_property
     def digest(self) -> str:
         """12 hexadecimal digits that name the content."""
-        return sha256(self.content).hexdigest()[:12]
+        return hash_of(self.content, 12)
 
     def module(self) -> ModuleType:
         """Returns the file as a module, run at the first call. Raises UserError if it fails."""
@@ -43,6 +44,11 @@ class Plugin:
                     why += "; a plugin is one file, and imports installed packages alone"
                 raise UserError(f"plugins: {self.path} does not import: {why}") from error
         return sys.modules[name]
+
+
+def is_of_plugin(kind: type[Any]) -> bool:
+    """True for a class that a plugin defines."""
+    return kind.__module__.startswith(MODULE_PREFIX)
 
 
 def read_plugins(paths: Sequence[Path]) -> tuple[Plugin, ...]:

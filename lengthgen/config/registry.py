@@ -13,14 +13,14 @@ import traceback
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import lengthgen
-from lengthgen.config.plugins import MODULE_PREFIX, Plugin
+from lengthgen.config.plugins import Plugin, is_of_plugin
 from lengthgen.errors import UserError, first_line, out_of_memory, suggestion
+from lengthgen.files import hash_of
 
 T = TypeVar("T")
 
@@ -61,8 +61,7 @@ def registered(
             is_own = isinstance(kind, type) and kind.__module__ == module.__name__
             if not is_own or not issubclass(kind, base) or kind is base:
                 continue
-            is_plugin = module.__name__.startswith(MODULE_PREFIX)
-            if name.startswith("_") or (inspect.isabstract(kind) and not is_plugin):
+            if name.startswith("_") or (inspect.isabstract(kind) and not is_of_plugin(kind)):
                 continue
             known = by_name.setdefault(snake_case(name), kind)
             if known is not kind:
@@ -129,10 +128,9 @@ def described(error: BaseException, kind: type[Any]) -> str:
 def code_of(kind: type[Any]) -> str:
     """Returns the source of the module of a class; for a plugin, a name that holds its hash."""
     name = kind.__module__
-    is_plugin = name.startswith(MODULE_PREFIX)
-    return name if is_plugin else inspect.getsource(sys.modules[name])
+    return name if is_of_plugin(kind) else inspect.getsource(sys.modules[name])
 
 
 def digest_of(kind: type[Any]) -> str:
     """Returns a digest of the code of a class."""
-    return sha256(code_of(kind).encode()).hexdigest()[:12]
+    return hash_of(code_of(kind), 12)

@@ -1,7 +1,5 @@
 """The frozen, validated configuration of a run: types, bounds, derived values and run_id."""
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from lengthgen.config import compose, study
 from lengthgen.config.sections import Section, flatten, in_tokens, number, validate
 from lengthgen.errors import UserError, suggestion
-from lengthgen.files import utf8
+from lengthgen.files import hash_of, utf8
 
 
 def _distinct(values: list[Any]) -> list[Any]:
@@ -64,7 +62,7 @@ def _with_absolute_paths(arguments: Any) -> Any:
 LARGEST = 10**12  # of numbers that count something: more is a typo
 TOKENIZERS = ("bpe", "bytes", "characters")  # any other is a tokenizer.json, or a name of the Hub
 HUB_NAME = r"(?!.*\.json$)\w[\w.-]*(/[\w.-]+)?(@[\w./-]+)?"  # OWNER/NAME@REVISION
-NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
+FOLDER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.]*$"  # folders are named by it
 Integer = Annotated[int, BeforeValidator(number)]
 Length = Annotated[int, BeforeValidator(in_tokens)]
 Number = Annotated[float, BeforeValidator(number)]
@@ -73,7 +71,7 @@ NonNegative = Annotated[Integer, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[Number, Field(gt=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 SampleSize = Annotated[Integer, Field(gt=0, le=10**6)]  # each takes a forward pass or more
-Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+Name = Annotated[str, Field(pattern=FOLDER_NAME, max_length=64)]
 Word = Annotated[str, Field(min_length=1)]
 # "" is no folder.
 Folder = Annotated[Path, BeforeValidator(lambda path: path or None), AfterValidator(_absolute)]
@@ -383,6 +381,11 @@ class Draft(Section):
         return {**given, "lengths": named}
 
     @property
+    def is_imported(self) -> bool:
+        """True of a pretrained model, which is not trained here."""
+        return not self.train.tokens
+
+    @property
     def effective_model(self) -> dict[str, Any]:
         """What keys of the model mean that may be given in several ways."""
         shape = {"n_kv_heads": self.shape.n_kv_heads, "d_head": self.shape.d_head}
@@ -467,14 +470,14 @@ class Config(Draft):
             if science["model"][key] == usual:
                 del science["model"][key]
         science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
-        digest = _digest([science, getattr(self.train.init_from, init, None)])
-        own = f"{self.scheme.name}-" if self.train.tokens else ""  # imported: the model's own name
+        digest = hash_of([science, getattr(self.train.init_from, init, None)], 8)
+        own = "" if self.is_imported else f"{self.scheme.name}-"  # the model has a name of its own
         return f"{own}{self.model.label}-{self.corpus.name}-{seed}{digest}"
 
     @property
     def evaluation_id(self) -> str:
         """8 hexadecimal digits that name what is measured of the trained run."""
-        return _digest([self.eval.model_dump(), self.variants, self.scheme.variants])
+        return hash_of([self.eval.model_dump(), self.variants, self.scheme.variants], 8)
 
     @property
     def run_dir(self) -> Path:
@@ -487,11 +490,6 @@ class Config(Draft):
                 f"{command}: {self.run_id} has model.arch={self.model.arch}, and {command} takes "
                 f"{' and '.join(taken)} alone; lengthgen eval and report take all"
             )
-
-
-def _digest(plain: object) -> str:
-    """Returns 8 hexadecimal digits that name plain values."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def drafted(
@@ -687,7 +685,7 @@ def _as_given(config: Draft) -> dict[str, Any]:
     plain["train"] |= {"steps": None, "tuned": None}  # tokens and rates are there
     init = config.train.init_from
     if isinstance(config, Config) and isinstance(init, InitFrom):  # an imported one has its own
-        plain["train"]["init_from"] = init.path if config.train.tokens else str(config.run_dir)
+        plain["train"]["init_from"] = str(config.run_dir) if config.is_imported else init.path
     plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
     files = compose.choices(compose.VARIANT, config_dir=None)
     for name in files.keys() & plain["variants"].keys():

@@ -35,10 +35,10 @@ from lengthgen.report.statistics import (
 from lengthgen.report.tables import Table, TableCell
 from lengthgen.runs import directory
 
-MEASURES = (HEADLINE, *of_context.PROTOCOLS)
+AUDITED = (HEADLINE, *of_context.OWN_PROTOCOLS)
 MULTIPLES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # of T: the lengths by default
 SIDE_BY_SIDE = "nonoverlap"
-SPLIT = (
+MADE_OF = (
     "Change of the loss from {} to {} tokens, on the same tokens at both, with its 95 % interval. "
     "Convention: what windows side by side, or sliding, gain more than the matched tail, since at "
     "{} more of their tokens have little context. Positions: what the last {} keys alone, or a "
@@ -76,7 +76,7 @@ def audit(
     asking = experiment.of_run(run_dir, changes)
     T, wanted = asking.config.train.length, [*lengths] or _fitting(asking, run_dir, say)
     measures = changes | {"eval.lengths": wanted, "eval.variants": [*variants]}
-    settings = [measures | {"eval.protocols": [*MEASURES]}]
+    settings = [measures | {"eval.protocols": [*AUDITED]}]
     asking = experiment.of_run(run_dir, settings[0])
     if beyond := sorted(n for n in asking.config.eval.lengths if n > T)[:1]:
         plain = {"eval.variants": [], "eval.reference_variants": [], "eval.lengths": [T, *beyond]}
@@ -179,5 +179,5 @@ def _split(rows: pd.DataFrame) -> Iterator[Table]:
         title=f"What a change of perplexity beyond T is made of, {base}",
         head=["scored", "holds", *names, "change, nats"],
         rows=cells,
-        notes=[SPLIT.format(*names, names[0], names[0])],
+        notes=[MADE_OF.format(*names, names[0], names[0])],
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Variants, complete_runs, names_and_overrides, words_of
+from lengthgen.cli.arguments import VariantNames, comma_words, complete_runs, names_and_overrides
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -23,7 +23,7 @@ def audit_model(
     lengths: Annotated[
         str | None, typer.Option(metavar="L,L,...", help="Default: T/8,T/4,T/2,T,2T,4T.")
     ] = None,
-    variants: Variants = None,
+    variants: VariantNames = None,
     minutes: Annotated[
         float | None,
         typer.Option(min=0.01, metavar="N", help="Cheap measurements first, as many as fit."),
@@ -50,8 +50,8 @@ def audit_model(
     made, page = audit.audit(
         run_dir,
         changes,
-        lengths=words_of(lengths),
-        variants=words_of(variants),
+        lengths=comma_words(lengths),
+        variants=comma_words(variants),
         minutes=minutes,
         out=out,
         say=warn,

@@ -3,8 +3,8 @@
 
     copies       fine: copy accuracy >= FINE; coarse: more right than behind other text, its 95 %
                  interval above 0 (Wang et al. 2024, arXiv 2410.04727)
-    finds        accuracy >= eval.effective (0.85) times that at the shortest length, which is above
-                 chance (NoLiMa: Modarressi et al. 2025, arXiv 2502.05167)
+    finds        accuracy >= eval.effective times that at the shortest length, which is above chance
+                 (NoLiMa: Modarressi et al. 2025, arXiv 2502.05167)
     holds        perplexity: loss <= loss(T) + EPS, of the model without a variant, at lengths >= T
 
 The interval of a length is that of its test, inverted: from the longest length up to which the 95 %
@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from lengthgen.config.schema import Eval
 from lengthgen.context.forgetting import FORGETTING
 from lengthgen.context.retrieval import DEPTHS, DRAWN, FORMS, RETRIEVAL
 from lengthgen.evaluation.protocols import HEADLINE
@@ -114,14 +115,19 @@ def form_places(form: str) -> range:
     return range(first, first + len(DEPTHS))
 
 
+def kept_share(rows: pd.DataFrame) -> float:
+    """Returns eval.effective of the first of the rows, or what it is without being given."""
+    wanted: dict[str, Any] = json.loads(rows["config"].iloc[0]).get("eval", {})
+    return wanted.get("effective", Eval.model_fields["effective"].default)
+
+
 def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:
     """Returns the effective length of a series in a form of retrieval."""
     own = own_rows(rows, RETRIEVAL.name)
     sums = hits(own, form_places(form))
     if not (at := curve_points(sums, series)):
         return None
-    wanted: dict[str, Any] = json.loads(own.loc[own["series"] == series, "config"].iloc[0])["eval"]
-    kept, tests = wanted.get("effective", 0.85), dict[int, Test]()
+    kept, tests = kept_share(own[own["series"] == series]), dict[int, Test]()
     if share(sums, at[0]).low <= CHANCE:  # it finds nothing
         return reach({p.length: (False, False, False) for p in at})
     for p in at:

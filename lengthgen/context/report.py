@@ -24,17 +24,17 @@ from lengthgen.report.statistics import Sums, perplexity, scores, shown_number
 from lengthgen.report.tables import Table, TableCell
 
 TITLE = "Use of context"
-PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
-NOTES = [
+OWN_PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
+REACHES = [
     "A length is the longest one up to which all pass; in brackets the 95 % interval of its test, "
     "inverted. Perplexity holds: no more than 0.01 nats above T. Copies: at least 99 % of a "
-    "repeated text, over that distance; some: more than behind other text. Finds: eval.effective, "
-    "85 % unless given, of what it finds at the shortest length: a value behind its key, of 5 "
-    "keys, 5 values of one key, over a chain of two. A value is found if it is likelier than 9 "
-    "others: 10 % by chance.",
+    "repeated text, over that distance; some: more than behind other text. Finds: {:g} % of what "
+    "it finds at the shortest length (eval.effective): a value behind its key, of 5 keys, 5 values "
+    "of one key, over a chain of two. A value is found if it is likelier than 9 others: 10 % by "
+    "chance.",
     "Copies counts the distance to the copied token: the model reads twice as many tokens.",
 ]
-KEYS = (
+KEY_NOTE = (
     "Key tokens: of the targets those that T tokens predict (below 2 nats) and T/8 do not (2 nats "
     "more). Chosen by the losses of {}."
 )
@@ -43,7 +43,7 @@ ITSELF = "the run itself, so that its loss at T is too low and its rise beyond t
 
 def section(rows: pd.DataFrame) -> ReportSection | None:
     """Returns how much context each series uses; None if no row is of a protocol of context."""
-    texts = {*rows.loc[rows["protocol"].isin(PROTOCOLS), "fingerprint"]}
+    texts = {*rows.loc[rows["protocol"].isin(OWN_PROTOCOLS), "fingerprint"]}
     if not texts:
         return None
     own = rows[rows["fingerprint"].isin(texts) & (rows["protocol"] != "answers")]
@@ -62,7 +62,7 @@ def context_text_section(selection: Selection, end: str) -> ReportSection:
     """Returns what the series of one text show; names of files have the end."""
     rows = selection.rows
     competing = rows[~rows["reference"]]
-    names = [*dict.fromkeys(competing.loc[competing["protocol"].isin(PROTOCOLS), "series"])]
+    names = [*dict.fromkeys(competing.loc[competing["protocol"].isin(OWN_PROTOCOLS), "series"])]
     reaches = {name: reaches_of(rows, name) for name in names}
     table = _table(reaches, rows, about="" if not end else f", corpus {selection.text}")
     drawings = {
@@ -140,7 +140,7 @@ def _table(reaches: Mapping[str, Mapping[str, Reach | None]], rows: pd.DataFrame
             ]
             for name, own in reaches.items()
         ],
-        notes=NOTES,
+        notes=[note.format(100 * lengths.kept_share(rows)) for note in REACHES],
     )
 
 
@@ -181,7 +181,7 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
         title="Perplexity of key tokens, by context length",
         head=["scheme", "share", *map(short, columns), f"loss of others at {short(columns[-1])}"],
         rows=lines,
-        notes=[KEYS.format(f"run {chosen}" if chosen else ITSELF)],
+        notes=[KEY_NOTE.format(f"run {chosen}" if chosen else ITSELF)],
     )
 
 

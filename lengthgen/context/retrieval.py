@@ -32,7 +32,7 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the prose before a pair
 DRAWN = 9  # values that the true one is compared with, so that chance is 1 in 10
 POOL = 512  # tokens that keys and values are drawn from
 COMMON = 64  # the most frequent tokens, which are none of them
-KEYS = 1 << 18  # different keys at least
+N_KEYS = 1 << 18  # different keys at least
 
 
 class Pair(NamedTuple):
@@ -108,7 +108,7 @@ def _known(plan: Plan) -> Ints:
 
 def key_length(plan: Plan) -> int:
     """Returns the tokens of a key: enough for KEYS different ones."""
-    return max(2, math.ceil(math.log(KEYS) / math.log(max(2, min(POOL, len(_known(plan)))))))
+    return max(2, math.ceil(math.log(N_KEYS) / math.log(max(2, min(POOL, len(_known(plan)))))))
 
 
 def _inserted(

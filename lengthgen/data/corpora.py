@@ -1,6 +1,5 @@
 """Tokenised corpora: documents turned into token ids once, and loaded from the token cache."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from lengthgen.data.sources import Say, Source
 from lengthgen.data.token_cache import SPLITS, Build, damage, id_type, one_line_errors
 from lengthgen.data.tokenizer import find_bos, given_tokenizer, read_tokenizer, token_bytes
 from lengthgen.errors import UserError
+from lengthgen.files import hash_of
 
 FORMAT = 3  # of the cache; a change of what is written, or of how documents are split, raises it
 
@@ -141,7 +141,7 @@ def _ensured(
         "data": data,
         "tokenizer": [tokenizers.__version__, tokenizer and tokenizer.to_str()],
     }
-    key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
+    key = hash_of(decides, 12)
     folder = cache_dir / f"{corpus.name}-{key}"
     Build(folder, corpus, source, tokenizer, say, with_training).ensure()
     return folder

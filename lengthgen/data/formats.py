@@ -22,14 +22,14 @@ from lengthgen.config import compose
 from lengthgen.errors import shortened
 from lengthgen.files import open_regular
 
-TEXT = (".txt", ".md", ".py")  # a document per file
-ROWS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
-COLUMNS = (".parquet", ".arrow")
+PER_FILE = (".txt", ".md", ".py")  # a document per file
+PER_ROW = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
+COLUMNAR = (".parquet", ".arrow")
 PACKED = (  # behind the names of others
     *(".gz", ".gzip", ".zst", ".zstd"),
     *(".xz", ".lzma", ".bz2", ".lz4"),
 )
-KINDS = f"{' '.join((*TEXT, *ROWS))}, also with one of {' '.join(PACKED)}"
+READABLE = f"{' '.join((*PER_FILE, *PER_ROW))}, also with one of {' '.join(PACKED)}"
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
 LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
 NO_MARK = "is UTF-16 without its mark; convert it: iconv -f utf-16le -t utf-8 OLD > NEW"
@@ -42,7 +42,7 @@ NO_TEXT = {  # by first bytes
     **{b"\x1f\x9d": ARCHIVE.format("compress"), b"\x02!L\x18": ARCHIVE.format("old lz4")},
     b"version https://git-lfs": LFS,
 }
-LONG = (
+WINDOW = (
     "is zstd with a window above 128 MB, which is not read; write it again: "
     "zstd -dc --long=31 OLD | zstd -o NEW"
 )
@@ -77,14 +77,14 @@ def texts(path: Path, column: str, group: str | None) -> Iterator[tuple[str, str
     try:
         with open_regular(path) as file:
             stream = _decompressed(file)
-            if kind in COLUMNS and stream is not file:  # read from its end
+            if kind in COLUMNAR and stream is not file:  # read from its end
                 stream = io.BufferedReader(cast(Any, io.BytesIO(stream.read())))
             if not stream.peek(1):
                 yield "", "", ""
                 return
-            if kind not in COLUMNS and _is_wide(stream.peek(32)[:32]):
+            if kind not in COLUMNAR and _is_wide(stream.peek(32)[:32]):
                 raise ValueError(NO_MARK)
-            if kind in TEXT:
+            if kind in PER_FILE:
                 yield stream.read().decode("utf-8-sig"), "", ""
                 return
             for row, fields in enumerate(_rows(stream, kind, column, group), start=1):
@@ -92,7 +92,7 @@ def texts(path: Path, column: str, group: str | None) -> Iterator[tuple[str, str
                     yield fields[0], f":{row}", fields[1]
     except DAMAGE as error:
         at = f" row {row + 1}" if kind == ".csv" else f":{row + 1}"
-        where = path if kind in TEXT or isinstance(error, OSError) else f"{path}{at}"
+        where = path if kind in PER_FILE or isinstance(error, OSError) else f"{path}{at}"
         raise ValueError(f"{where} {_reason(error, kind)}") from error
 
 
@@ -238,7 +238,7 @@ def suffix_of(path: Path) -> str:
 def _reason(error: Exception, kind: str) -> str:
     """Returns what is wrong with a file or row, and a remedy."""
     match error:
-        case UnicodeDecodeError() if kind in COLUMNS:
+        case UnicodeDecodeError() if kind in COLUMNAR:
             return "is not UTF-8; leave this row out, or write it again as UTF-8"
         case UnicodeDecodeError() if b"\0" in error.object[:1000]:
             return BINARY
@@ -250,7 +250,7 @@ def _reason(error: Exception, kind: str) -> str:
         case json.JSONDecodeError() | RecursionError():
             return f"is not JSON: {error}"
         case OSError() if "too much memory" in str(error):
-            return LONG
+            return WINDOW
         case OSError(strerror=str(reason)):
             return f"cannot be read: {reason}"
         case ValueError() if type(error) is ValueError:  # with its remedy

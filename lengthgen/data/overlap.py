@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
-from lengthgen.files import replace_file
+from lengthgen.files import hash_of, replace_file
 
 GRAM = 20  # tokens
 BYTES = 50  # where every token is one byte
@@ -32,7 +32,7 @@ def in_training(corpus: TokenizedCorpus, *, cache_dir: Path) -> NDArray[np.bool_
 
     The result is stored next to the token cache, since a long corpus takes minutes to read.
     """
-    name = hashlib.sha256(f"{corpus.fingerprint} {run_length(corpus)}".encode()).hexdigest()
+    name = hash_of(f"{corpus.fingerprint} {run_length(corpus)}")
     path = cache_dir / f".overlap-{name[:16]}.bin"
     n = len(corpus.validation.tokens)
     stored = path.read_bytes() if path.exists() else b""

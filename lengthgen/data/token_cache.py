@@ -29,9 +29,9 @@ from lengthgen.config.registry import errors_of
 from lengthgen.data import sources
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.tokenizer import (
-    LONGEST,
     OWN_PIECE,
     PIECE,
+    UNBROKEN,
     altered,
     find_bos,
     is_sentencepiece,
@@ -230,9 +230,9 @@ class Build:
         blank = prepends_blank(tokenizer)
 
         def ids_of(batch: TextBatch) -> list[NDArray[Any]]:
-            if long := [texts[i].name for i, _, part in batch if len(part) > 10 * LONGEST]:
+            if long := [texts[i].name for i, _, part in batch if len(part) > 10 * UNBROKEN]:
                 raise UserError(
-                    f"corpus.tokenizer: {long[0]} has {10 * LONGEST:,} characters without a "
+                    f"corpus.tokenizer: {long[0]} has {10 * UNBROKEN:,} characters without a "
                     "blank, too many for SentencePiece; use bpe, or bytes, or divide it"
                 )
             # A blank between two words is the one that the tokenizer puts before a text.

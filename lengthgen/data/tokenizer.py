@@ -25,7 +25,7 @@ BLANK = "\u2581"  # what SentencePiece writes for one
 BOS_NAMES = (BOS, "<s>", "<|begin_of_text|>", "<|endoftext|>")
 PIECE = 200_000  # characters that a long document is cut into, and a few more
 OWN_PIECE = 16_000  # with the BPE that is trained here, whose words are known: all cores share them
-LONGEST = 1_000_000  # characters of a piece: the library takes 200 bytes for each
+UNBROKEN = 1_000_000  # characters of a piece: the library takes 200 bytes for each
 LARGEST_ID = 2**24  # what lists all ids would fill memory beyond
 LONGEST_WORD = 1024  # in the training of a BPE, whose time grows with the square
 
@@ -146,8 +146,8 @@ def _enough(parts: Iterable[str]) -> Iterator[str]:
     """Yields pieces of texts, ten at most of those without blanks: a BPE holds each word."""
     n = 0
     for part in parts:
-        n += len(part) == LONGEST
-        if len(part) < LONGEST or n <= 10:
+        n += len(part) == UNBROKEN
+        if len(part) < UNBROKEN or n <= 10:
             yield part
 
 
@@ -159,7 +159,7 @@ def pieces(text: str, *, sentencepiece: bool = False, size: int = PIECE) -> Iter
     same, a word of LONGEST characters into two.
     """
     begin, ends = 0, re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
-    longest, size = len(text) if sentencepiece else LONGEST, min(size, PIECE)
+    longest, size = len(text) if sentencepiece else UNBROKEN, min(size, PIECE)
     ends = re.compile(r"\S(?= \S)") if sentencepiece else ends
     while begin < len(text):
         last = min(begin + longest, len(text))

@@ -4,8 +4,6 @@ A window of length T is T targets and the T tokens that precede them: <|bos|> an
 document if the corpus has bos, T tokens of the document if not. It never leaves its document.
 """
 
-import hashlib
-import json
 import math
 from collections import defaultdict
 from itertools import zip_longest
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lengthgen.data.corpora import Split, TokenizedCorpus
+from lengthgen.files import hash_of
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -218,8 +217,7 @@ def share_seen(corpus: TokenizedCorpus, seen: Mask, *, depth: int, targets: int)
 
 def manifest(corpus: TokenizedCorpus, *places: object) -> str:
     """Returns 12 hexadecimal digits that name places in a corpus, such as sorted endpoints."""
-    text = json.dumps([corpus.fingerprint, corpus.bos_id is None, *places])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hash_of([corpus.fingerprint, corpus.bos_id is None, *places], 12)
 
 
 def position_bins(length: int, longest: int) -> Ints:

@@ -3,7 +3,6 @@
 B windows, T tokens, V vocabulary.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import EvalRow, measured_rows
 from lengthgen.evaluation.plan import messages
 from lengthgen.evaluation.protocols import Evaluation
+from lengthgen.files import hash_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import Scheme
 
@@ -88,7 +88,7 @@ def corpus_of(
         bos_id=bos_id,
         packed=False,
         token_bytes=np.pad(n_bytes, (0, vocab_size - len(n_bytes))),
-        fingerprint=hashlib.sha256(tokens.tobytes() + split.offsets.tobytes()).hexdigest(),
+        fingerprint=hash_of(tokens.tobytes() + split.offsets.tobytes()),
         tokenizer_path=Path(),
         meta={},
     )

@@ -1,8 +1,6 @@
 """Evaluation of a run: the cells that are missing, scored, as rows of sums per document."""
 
-import hashlib
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +20,8 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
-from lengthgen.evaluation.stored import HEADLINE, KEPT
-from lengthgen.files import append_rows, read_rows, reading
+from lengthgen.evaluation.stored import HEADLINE, KEPT_ROWS
+from lengthgen.files import append_rows, hash_of, read_rows, reading
 from lengthgen.model.build import redesigned, seed_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
@@ -71,7 +69,7 @@ def evaluate(
             model.load_state_dict(kept_one.weights)
         earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen, nats={})
         said = [f"{run} after {seen:,} tokens"]
-        rows += _completed(earlier, run_dir / KEPT, said)
+        rows += _completed(earlier, run_dir / KEPT_ROWS, said)
     return rows
 
 
@@ -184,8 +182,7 @@ def _parts_hash(evaluation: Evaluation, variant: str | None) -> str:
     design, config = evaluation.designs[variant], evaluation.config
     parts = {"error": str(design)} if isinstance(design, UserError) else design.parts
     named = [variant, [*parts.items()], config.scheme.layers, *config.plugins]
-    definition = json.dumps(named, sort_keys=True)
-    return hashlib.sha256(definition.encode()).hexdigest()[:8]
+    return hash_of(named, 8)
 
 
 def _is_complete(cell: Cell, rows: Sequence[EvalRow], config: Config) -> bool:

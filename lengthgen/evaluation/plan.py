@@ -117,7 +117,7 @@ def _max_context(config: Config, protocols: Sequence[Protocol], corpus: Tokenize
     """
     wanted, trained = config.eval, config.train.length
     longest = int(n_targets(corpus, corpus.validation).max(initial=0))
-    in_training = int(corpus.train.lengths.max(initial=0)) if config.train.tokens else trained
+    in_training = trained if config.is_imported else int(corpus.train.lengths.max(initial=0))
     depth = {
         length: max(protocol.depth(length, config) for protocol in protocols)
         for length in wanted.lengths
@@ -140,7 +140,7 @@ def _max_context(config: Config, protocols: Sequence[Protocol], corpus: Tokenize
         changes.append(f"eval.lengths=[{','.join(map(str, lengths))}]")
     documents = f"validation documents of up to {longest} tokens"
     sizes, again = f"{deepest} in evaluation", "import with longer documents or"
-    if config.train.tokens:  # else it was imported, and no training text is read
+    if not config.is_imported:
         documents = f"training documents of up to {in_training} tokens, {documents}"
         sizes, again = f"{config.train.length} in training and {sizes}", "train"
     raise UserError(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a report of text needs no torch
 Alteration = Literal["swap", "shuffle"]
 BlockSize = Callable[[int, int, int], int]  # of C, K and T
 # Keys of eval that decide which targets are scored, and how; some protocols read more.
-SETTINGS = {
+DECIDING = {
     *("targets", "endpoints", "endpoints_per_document", "deduplicate", "max_context"),
     *("blocks", "seed", "precision"),
 }
@@ -101,7 +101,7 @@ class Protocol:
 
         The depth of endpoints is that of the plan.
         """
-        wanted, read = config.eval.model_dump(mode="json"), {*SETTINGS, *self.reads}
+        wanted, read = config.eval.model_dump(mode="json"), {*DECIDING, *self.reads}
         if "longest" in read:
             read.add("lengths")
         values = {key: wanted[key] for key in wanted if key in read}

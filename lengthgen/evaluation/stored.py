@@ -24,7 +24,7 @@ from lengthgen.files import read_bytes, read_rows
 from lengthgen.runs import status
 
 HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
-KEPT = "kept.jsonl"  # rows of the checkpoints that train.keep_checkpoints keeps
+KEPT_ROWS = "kept.jsonl"  # rows of the checkpoints that train.keep_checkpoints keeps
 
 _TEXTS = ["scheme", "model", "corpus", "fingerprint", "protocol", "parts", "endpoints", "precision"]
 _COUNTS = ["seed", "tokens_seen", "max_context", "n_documents", "n_tokens", "n_bytes", "n_windows"]
@@ -85,7 +85,7 @@ def stored_kept(run_dir: Path, *, run: str, below: int) -> list[dict[str, Any]]:
     """
     folders = status.checkpoint_folders(run_dir, "kept")
     own = {json.loads(read_bytes(f / "sha256.json"))["model.safetensors"] for f in folders}
-    rows = [row for row in _checked(run_dir / KEPT, run) if row["weights"] in own or not own]
+    rows = [row for row in _checked(run_dir / KEPT_ROWS, run) if row["weights"] in own or not own]
     newest = {row["tokens_seen"]: row["weights"] for row in rows if row["tokens_seen"] < below}
     return [row for row in rows if newest.get(row["tokens_seen"]) == row["weights"]]
 

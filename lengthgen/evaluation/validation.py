@@ -11,7 +11,7 @@ from lengthgen.evaluation.scoring import score
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
 
-MOST = 64  # windows of a length
+WINDOWS = 64  # windows of a length
 SHARE = 1 / 128  # of the tokens that are trained on meanwhile: of the time, at most 3 %
 Validate = Callable[[Transformer], dict[str, float]]
 
@@ -29,7 +29,7 @@ def validator(
         return None
     corpus, scored = planned.corpus, T - T // 2
     meanwhile = train.validates_every * train.batch_tokens
-    n = min(MOST, len(planned.endpoints), max(1, int(meanwhile * SHARE / T)))
+    n = min(WINDOWS, len(planned.endpoints), max(1, int(meanwhile * SHARE / T)))
     endpoints = planned.endpoints[:: len(planned.endpoints) // n][:n]
     windows = {
         length: [Span(document, end, length, scored) for document, end in endpoints]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import Plugin, chosen_runs, complete_runs, names_and_overrides
+from lengthgen.cli.arguments import PluginFiles, chosen_runs, complete_runs, names_and_overrides
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -26,7 +26,7 @@ def export_run(
         str | None,
         typer.Option(metavar="USER/NAME", help="Repository of the Hugging Face Hub to upload to."),
     ] = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Write a model to share: weights, tokenizer and model card."""
     names, overrides = names_and_overrides(arguments)

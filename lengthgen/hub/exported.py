@@ -20,8 +20,9 @@ from lengthgen.hub.families import OWN, families
 from lengthgen.hub.weights import Tensors, ours, read_json
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
+from lengthgen.runs.checkpoints import WEIGHTS
 
-WEIGHTS, CONFIG, TOKENIZER, CARD = "model.safetensors", "config.json", "tokenizer.json", "README.md"
+CONFIG, TOKENIZER, CARD = "config.json", "tokenizer.json", "README.md"
 
 
 class About(Section):

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 
 from lengthgen import __version__, schemes
@@ -19,18 +17,18 @@ from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import UserError
 from lengthgen.experiment import Experiment
 from lengthgen.files import new_folder, replace_file
 from lengthgen.hub.card import card, to_share
-from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, WEIGHTS, About
+from lengthgen.hub.exported import CARD, CONFIG, TOKENIZER, About
 from lengthgen.hub.families import OWN, config_json_of
 from lengthgen.hub.weights import Weights, theirs
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, signals
 
 CODE = Path(__file__).with_name("modeling_lengthgen.py")
-LEFT_OUT = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
+UNSHARED = ("plugins", "eval", "runtime")  # sections of a configuration that weights do not need
 
 
 @signals.interruptible()
@@ -58,15 +56,7 @@ def export(
     checkpoint = checkpoints.final(config, run_dir)
     keys, weights = layout(experiment, checkpoint.weights)
     with new_folder(folder) as aside:
-        (path := aside / WEIGHTS).touch()
-        mode = path.stat().st_mode
-        try:
-            save_file(weights, path, metadata={"format": "pt"})
-            path.chmod(mode)  # 0600 in spite of the umask
-        except SafetensorError as error:  # a full disk too
-            raise UserError(
-                f"{folder}: cannot be written ({first_line(error)}); free disk space"
-            ) from error
+        checkpoints.write_weights(aside / checkpoints.WEIGHTS, weights, {"format": "pt"})
         about = About(
             lengthgen=__version__,
             run=config.run_id,
@@ -75,7 +65,7 @@ def export(
             fingerprint=corpus.fingerprint,
             vocab_size=corpus.vocab_size,
             plugins=[f"plugins/{digest}.py" for digest in config.plugins],
-            config=to_share({k: v for k, v in to_plain(config).items() if k not in LEFT_OUT}),
+            config=to_share({k: v for k, v in to_plain(config).items() if k not in UNSHARED}),
         )
         for name, plugin in zip(about.plugins, experiment.plugins, strict=True):
             replace_file(aside / name, plugin.content)  # as it was given, wherever a link points

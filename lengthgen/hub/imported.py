@@ -35,7 +35,7 @@ from lengthgen.runs import checkpoints, directory, signals, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
-FILES = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
+NEEDED = ["config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json"]
 FINE_TUNING = 1.0e-4  # train.lr of what goes on with the weights
 PADDING = 4096  # rows of an embedding beyond the tokenizer's ids are fewer
 ROUNDED = 2048  # tokens at most, of windows that show what bf16 changes
@@ -142,7 +142,7 @@ def _folder(source: str, say: Callable[[str], None]) -> Path:
         import huggingface_hub
 
         say(f"downloading {source} from the Hugging Face Hub")
-        about: dict[str, Any] = {"revision": revision or None, "allow_patterns": FILES}
+        about: dict[str, Any] = {"revision": revision or None, "allow_patterns": NEEDED}
         about["ignore_patterns"] = ["consolidated*", "*/*"]  # the weights once more
         with hub_or_cache(f"{repo} is no folder; it", remedy="give one in Hugging Face layout"):
             folder = Path(huggingface_hub.snapshot_download(repo, **about))

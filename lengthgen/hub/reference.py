@@ -16,7 +16,7 @@ from lengthgen.hub.families import is_ignored
 from lengthgen.model.transformer import Transformer
 
 TOLERANCE = 1e-4  # of logits in fp32, of the largest one if it is above 1
-LARGEST = 2**31  # parameters of a model that is held twice
+COMPARED = 2**31  # parameters of a model that is held twice
 PRODUCTS = 2**38  # of parameters and tokens: seconds of a CPU
 LOGITS = 2**27  # of tokens and the vocabulary
 
@@ -69,8 +69,8 @@ def compare_logits(
     n_parameters = sum(p.numel() for p in model.parameters())
     longest = T if ends else 2 * T
     n = min(longest, PRODUCTS // n_parameters, LOGITS // model.embedding.num_embeddings)
-    if n_parameters > LARGEST:
-        say(f"not compared with transformers: more than {LARGEST:,} parameters")
+    if n_parameters > COMPARED:
+        say(f"not compared with transformers: more than {COMPARED:,} parameters")
         return
     import transformers
 

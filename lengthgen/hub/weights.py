@@ -1,6 +1,5 @@
 """Weights of a folder in Hugging Face layout by our names, and ours by the names of a family."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, cat, equal, zeros
 
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import read_bytes, sha256_of
+from lengthgen.files import hash_of, read_bytes, sha256_of
 from lengthgen.hub.families import Family
 from lengthgen.model.transformer import Transformer
 
@@ -66,7 +65,7 @@ class Tensors:
 
     def sha256(self) -> str:
         """Returns that of the files' own."""
-        return hashlib.sha256("".join(map(sha256_of, self.files)).encode()).hexdigest()
+        return hash_of("".join(map(sha256_of, self.files)))
 
     def take(self, name: str) -> Tensor:
         if name not in self.named:

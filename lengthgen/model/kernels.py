@@ -25,7 +25,7 @@ from lengthgen.schemes import parameters
 from lengthgen.schemes.absolute import alignment
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
-BLOCK = 128  # of FlexAttention: queries, and keys
+FLEX_BLOCK = 128  # of FlexAttention: queries, and keys
 SDPA_KEYS = 512  # keys that CPU SDPA takes at a time; a cut between them changes no rounding
 
 
@@ -131,7 +131,7 @@ def flex(
     n = q_BHQK.shape[2]
     # Not made once itself: what is made once is a constant of a graph, which no BlockMask can be.
     blocks = causal_blocks(n, q_BHQK.device)
-    mask = BlockMask((n, n), *blocks, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=causal)
+    mask = BlockMask((n, n), *blocks, BLOCK_SIZE=(FLEX_BLOCK, FLEX_BLOCK), mask_mod=causal)
     return attention(q_BHQK, k_BHSK, v_BHSK, score_mod=score_mod, block_mask=mask, scale=scale)
 
 
@@ -150,7 +150,7 @@ def causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
 @cache
 def _causal_blocks(length: int, device: torch.device) -> tuple[Any, ...]:
     with torch.inference_mode(False):  # else none could be kept for a backward pass
-        mask = create_block_mask(causal, None, None, length, length, device, BLOCK)
+        mask = create_block_mask(causal, None, None, length, length, device, FLEX_BLOCK)
     of_keys = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
     of_queries = mask.q_num_blocks, mask.q_indices, mask.full_q_num_blocks, mask.full_q_indices
     return *of_keys, *of_queries

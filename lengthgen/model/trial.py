@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import nn
 
-from lengthgen.config.plugins import MODULE_PREFIX
+from lengthgen.config.plugins import is_of_plugin
 from lengthgen.config.registry import described, errors_of, snake_case
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, out_of_memory
@@ -33,7 +33,7 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                 f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "
                 "addition_padded or copy, or another scheme"
             )
-    own = {p: n for n, p in parts if isinstance(p, Part) and _is_plugin(p)}
+    own = {p: n for n, p in parts if isinstance(p, Part) and is_of_plugin(type(p))}
     where = f"scheme.parts.{' and '.join(own.values())}"
     unfit = [errors_of(type(part), where=f"{where}: does not fit the model") for part in own]
     try:
@@ -148,11 +148,11 @@ def _check_outputs(config: Config, model: Transformer, *, where: str) -> None:
         check((f"{why}depends_on_length = True in the class", first, whole[:, :n]))
 
 
-LONGEST = "; if the part has a longest length, unsupported_reason states it"
+OF_LENGTH = "; if the part has a longest length, unsupported_reason states it"
 
 
 @contextmanager
-def plugin_errors(remedy: str = LONGEST) -> Generator[None]:
+def plugin_errors(remedy: str = OF_LENGTH) -> Generator[None]:
     """Turns an error that a method of a plugin's part raises into one line; others pass."""
     try:
         yield
@@ -160,7 +160,7 @@ def plugin_errors(remedy: str = LONGEST) -> Generator[None]:
         raise
     except Exception as error:
         part = error.part if isinstance(error, Unfit) else _raising(error)
-        if part is None or not _is_plugin(part) or out_of_memory(error):
+        if part is None or not is_of_plugin(type(part)) or out_of_memory(error):
             raise
         name, why = snake_case(type(part).__name__), described(error, type(part))
         why += remedy * isinstance(error, IndexError | RuntimeError | ValueError)  # of a length
@@ -170,8 +170,4 @@ def plugin_errors(remedy: str = LONGEST) -> Generator[None]:
 def _raising(error: Exception) -> Part | None:
     """Returns the plugin's part in one of whose methods an error was raised."""
     selves = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((x for x in selves if isinstance(x, Part) and _is_plugin(x)), None)
-
-
-def _is_plugin(part: Part) -> bool:
-    return part.__module__.startswith(MODULE_PREFIX)
+    return next((x for x in selves if isinstance(x, Part) and is_of_plugin(type(x))), None)

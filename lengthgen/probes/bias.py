@@ -16,7 +16,7 @@ from torch import Tensor
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow, attached, numbers, spaced
 from lengthgen.schemes import AttentionContext, Rotated
 
-QUERIES = 256  # behind the mean over queries for relative keys
+AVERAGED = 256  # behind the mean over queries for relative keys
 
 
 class Bias(Probe):
@@ -64,7 +64,7 @@ def added(inputs: ProbeInputs, tokens_BT: Tensor) -> dict[tuple[str, int], Tenso
         part = c.hooks.relative_keys
         table_HNK = part.relative_keys(c) if part else None
         if part and table_HNK is not None:
-            q_H1K = q_BHQK[:, :, -QUERIES:].mean((0, 2))[:, None].to(table_HNK.dtype)
+            q_H1K = q_BHQK[:, :, -AVERAGED:].mean((0, 2))[:, None].to(table_HNK.dtype)
             added_H1K = part.relative_queries(c)
             q_H1K = q_H1K if added_H1K is None else q_H1K + added_H1K
             of_row_HN = (q_H1K @ table_HNK.transpose(-1, -2))[:, 0] * shape.d_head**-0.5

@@ -7,12 +7,12 @@ import typer
 
 from lengthgen.cli.arguments import (
     ConfigDir,
-    Plugin,
+    PluginFiles,
     Runs,
-    Variants,
+    VariantNames,
     chosen_runs,
+    comma_words,
     one_of,
-    words_of,
 )
 from lengthgen.cli.console import echo, print_table, warn
 
@@ -30,9 +30,9 @@ def probe_runs(
         str | None,
         typer.Option(metavar="P,...", help="All by default.", autocompletion=one_of(_names)),
     ] = None,
-    variants: Variants = None,
+    variants: VariantNames = None,
     config_dir: ConfigDir = None,
-    plugin: Plugin = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Analyse the checkpoints of runs, by default of the newest one.
 
@@ -41,13 +41,13 @@ def probe_runs(
     """
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     if variants is not None:
-        changes["eval.variants"] = words_of(variants)
+        changes["eval.variants"] = comma_words(variants)
     from lengthgen.config import plugins
     from lengthgen.experiment import of_runs
     from lengthgen.probes import run as probing
     from lengthgen.terminal import Progress
 
-    given, names = plugins.read_plugins(plugin or []), words_of(probes)
+    given, names = plugins.read_plugins(plugin or []), comma_words(probes)
     about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
     experiments = of_runs(run_dirs, changes, say=warn, **about)
     of_others = {each.digest for own in experiments.values() for each in own.plugins}

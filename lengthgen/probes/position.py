@@ -21,7 +21,7 @@ from lengthgen.schemes import AttentionContext, Rotated
 SAMPLES = 256  # positions of each window that are learned from
 UNITS = 128
 STEPS = 800
-BATCH = 512
+SAMPLED = 512
 RATE = 3e-3
 HELD_OUT = 4  # every fourth document
 STRETCHES = 16  # of T tokens, in which predictions are averaged
@@ -129,7 +129,7 @@ def fitted(x_NSD: Tensor, y_S: Tensor, inputs: ProbeInputs) -> Callable[[Tensor]
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     with torch.enable_grad():
         for _ in range(STEPS):
-            drawn = torch.randint(S, (BATCH,), generator=draws)
+            drawn = torch.randint(S, (SAMPLED,), generator=draws)
             optimizer.zero_grad()
             (predict(x_NSD[:, drawn]) - y_S[drawn]).abs().mean(1).sum().backward()
             optimizer.step()

@@ -6,12 +6,12 @@ from typing import Any
 
 from lengthgen.files import is_there, read_rows
 
-ROWS = "probes.jsonl"
+LOG = "probes.jsonl"
 
 
 def _section(rows: Any) -> Any:
     folders: dict[str, str] = rows.attrs.get("folders", {})  # of runs; a report has none
-    files = {run: Path(folders[run], ROWS) for run in set(rows["run"]) & folders.keys()}
+    files = {run: Path(folders[run], LOG) for run in set(rows["run"]) & folders.keys()}
     if not any(map(is_there, files.values())):  # what follows imports torch
         return None
     from lengthgen.probes.run import probe_classes, title_of

@@ -24,16 +24,16 @@ from lengthgen.report.series import short
 from lengthgen.report.statistics import shown_number
 from lengthgen.report.style import FONT_SIZE, GREY, LineEnd, styled
 
-COLUMNS = 3  # of small multiples
-FAILED = 300  # times the least perplexity: a line may leave the axis above
+ABREAST = 3  # of small multiples
+OFF_SCALE = 300  # times the least perplexity: a line may leave the axis above
 LINEAR = 0.1  # nats up to which the axis of gains is about linear; logarithmic beyond
-FACTS = ["series", "scheme", "variant", "reference", "train_length"]
+LINE = ["series", "scheme", "variant", "reference", "train_length"]
 LAST_T = "last T tokens"
 PANELS: Mapping[str, Callable[[float], str]] = {
     "train_length": lambda T: f"trained on {short(T)} tokens",
     "times_T": lambda n: f"at {n:g}T",
 }
-NAME = 40  # characters beside a line that a panel has room for
+ROOM = 40  # characters beside a line that a panel has room for
 NARROW = 5.6  # inches of a figure that a phone shows whole
 NO_BAND: Mapping[str, Any] = {"low": math.nan, "high": math.nan}
 
@@ -58,7 +58,7 @@ def _draw_lengths(axes: Axes, rows: pd.DataFrame, unnamed: float | None) -> None
     style.length_axis(axes, lengths, trained=T, name="" if unnamed else "trained")
 
 
-LENGTHS = Across("context length in tokens", _draw_lengths, short)
+OVER_LENGTH = Across("context length in tokens", _draw_lengths, short)
 
 
 @styled()
@@ -84,7 +84,7 @@ def curve(
     least, most = rows["value"].min(), rows["value"].max()
 
     def scale(axes: Axes) -> None:
-        axes.set_ylim(least / 1.1, min(most, FAILED * least) * 1.1)
+        axes.set_ylim(least / 1.1, min(most, OFF_SCALE * least) * 1.1)
         style.log_axis(axes)
 
     name = findings["protocol"].iloc[0]
@@ -115,7 +115,7 @@ def dots(
     at_T = {name: ppl.get((name, lengths[name]), math.nan) for name in names}
     shown = [*(ppl[name, last] for name in names), *at_T.values()]
     least = np.nanmin(shown)
-    edge = min(np.nanmax(shown), FAILED * least)
+    edge = min(np.nanmax(shown), OFF_SCALE * least)
     title = f"Perplexity at T (open) and at {short(last)} (filled), sorted by the latter"
     drawn = style.new_figure(title, width=NARROW, height=0.7 + 0.23 * len(names))
     axes = drawn.subplots()
@@ -129,7 +129,7 @@ def dots(
         axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), **place)
     axes.set_xlim(least / 1.2, edge * 1.2)
     style.log_axis(axes, "x")
-    names = [textwrap.shorten(escaping.visible(name), NAME, placeholder="...") for name in names]
+    names = [textwrap.shorten(escaping.visible(name), ROOM, placeholder="...") for name in names]
     axes.set_yticks(range(len(names)), names, fontsize=FONT_SIZE - 1)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -209,17 +209,17 @@ def positions(rows: pd.DataFrame, *, colours: Colours | None = None) -> Figure |
     lists = ["length", "position_nats", "position_tokens"]  # length: the last position of a bin
     bins = rows.assign(length=ends).explode(lists).astype(dict.fromkeys(lists, float))
     bins["octave"] = np.ceil(4 * np.log2(bins["length"] / bins["train_length"]))
-    by_octave = bins[bins["octave"] >= -20].groupby([*FACTS, "octave", "run"], dropna=False)
+    by_octave = bins[bins["octave"] >= -20].groupby([*LINE, "octave", "run"], dropna=False)
     sums = by_octave.agg({"position_nats": "sum", "position_tokens": "sum", "length": "max"})
     sums["value"] = sums["position_nats"] / sums["position_tokens"]
-    means = _drawn(sums.groupby([*FACTS, "length"], dropna=False, as_index=False)["value"].mean())
+    means = _drawn(sums.groupby([*LINE, "length"], dropna=False, as_index=False)["value"].mean())
     least, most = means["value"].min(), means["value"].max()
 
     def scale(axes: Axes) -> None:
-        axes.set_ylim(least - 0.1, min(most, least + math.log(FAILED)) + 0.1)
+        axes.set_ylim(least - 0.1, min(most, least + math.log(OFF_SCALE)) + 0.1)
 
     title = "Loss at each position of one long window, averaged over quarter octaves"
-    across = LENGTHS._replace(name="position in the window, in tokens")
+    across = OVER_LENGTH._replace(name="position in the window, in tokens")
     unit = "loss in nats per token"
     means = means.assign(**NO_BAND)
     return draw_lines(means, scale, title, unit=unit, across=across, colours=colours)
@@ -247,7 +247,7 @@ def draw_lines(
     title: str,
     *,
     unit: str,
-    across: Across = LENGTHS,
+    across: Across = OVER_LENGTH,
     by: str = "train_length",
     width: float = style.WIDTH,
     colours: Colours | None,
@@ -276,11 +276,11 @@ def draw_lines(
             rows = rows[rows["series"].isin([*named, *(f"{name}, {LAST_T}" for name in named)])]
             title += f"; grey: the other {len(order) - len(named)}"
         panels = {PANELS[by](value): own for value, own in rows.groupby(by)}
-    columns = COLUMNS if is_small else min(2, len(panels))
+    columns = ABREAST if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     width, height = (NARROW, 1.4) if is_small else (width if columns == 1 else 11.0, 3.9)
     if not is_small:  # names are beside the lines
-        width += 0.075 * columns * max(0, own["series"].map(len).max() - NAME)
+        width += 0.075 * columns * max(0, own["series"].map(len).max() - ROOM)
     drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
     styles = line_styles(every, series_colours(every) if colours is None else colours)
@@ -298,7 +298,7 @@ def draw_lines(
         shown = rows if is_small else panel
         across.draw(axes, shown, panel["train_length"].iloc[0] if is_small else None)
         if is_small:
-            axes.tick_params(labelsize=FONT_SIZE - 2, labelbottom=i >= len(panels) - COLUMNS)
+            axes.tick_params(labelsize=FONT_SIZE - 2, labelbottom=i >= len(panels) - ABREAST)
             name = textwrap.fill(escaping.visible(name), 26)
         else:
             style.label_ends(axes, _ends(panel, styles, across.format_end))

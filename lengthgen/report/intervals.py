@@ -40,9 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from lengthgen.data.windows import Ints
+
 LEVEL = 0.95
 
-Floats, Ints = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
 SeriesPair = tuple[str, str]  # labels
 Key = TypeVar("Key", bound=Hashable)
 Mark = Literal["", "best", "tie", "unknown"]

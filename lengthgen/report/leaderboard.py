@@ -20,10 +20,10 @@ from lengthgen.report.statistics import CurvePoint, Sums, findings, loss_of
 from lengthgen.report.tables import Numbers, Table, TableCell
 
 SEEDS = 3  # at least, of a row
-FIXED = ("model.", "train.")  # sections of a configuration that all rows share
+SHARED = ("model.", "train.")  # sections of a configuration that all rows share
 FREE = ("train.lr", "train.scheme_lr_ratio", "train.tuned", "train.checkpoint_every")
 FREE += ("train.keep_checkpoints", "train.keep_optimizer", "train.val_every")
-TEXT = ("corpus", "fingerprint", "packed", "precision", "targets", "endpoints")  # what is scored
+SCORED = ("corpus", "fingerprint", "packed", "precision", "targets", "endpoints")  # what is scored
 Facts = Mapping[str, Any]
 
 
@@ -56,10 +56,10 @@ def _facts(rows: pd.DataFrame) -> dict[str, Any]:
     """Returns what a row of the table shares with the others, by key; a list if it is divided."""
     flat = flatten(json.loads(rows["config"].iloc[0]))
     rows = rows.assign(fingerprint=rows["fingerprint"].str[:12], targets=rows["targets"].map(int))
-    scored = {key: sorted({*rows[key].astype(object)}) for key in TEXT}
+    scored = {key: sorted({*rows[key].astype(object)}) for key in SCORED}
     return {
         **{key: values[0] if len(values) == 1 else values for key, values in scored.items()},
-        **{key: v for key, v in flat.items() if key.startswith(FIXED) and key not in FREE},
+        **{key: v for key, v in flat.items() if key.startswith(SHARED) and key not in FREE},
     }
 
 

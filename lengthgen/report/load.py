@@ -28,26 +28,26 @@ ROWS, MANIFEST = "rows.parquet", "manifest.json"
 # What all rows of a cell share, the cell's own key first.
 CELL = ["run", "variant", "protocol", "targets", "precision", "endpoints", "tokens_seen", "length"]
 # The columns by type. Names, and those that may be absent:
-NAMES = ["run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"]
-NAMES += ["parts", "protocol", "precision", "endpoints"]
+LABELS = ["run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"]
+LABELS += ["parts", "protocol", "precision", "endpoints"]
 OPTIONAL = ["variant", "document", "group", "skipped", "trained_in", "unit", "weights"]
 OPTIONAL += ["settings"]
-FLAGS, TEXTS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
+FLAGS, JSONS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
 INTEGERS = ["seed", "train_length", "tokens_seen", "max_context", "length", "n_documents"]
-NUMBERS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"]
-NUMBERS += ["copy_tokens", "targets", "token_hits", "stop_errors", "chance"]
-NUMBERS += ["score", "n_scores"]
-NUMBERS += ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
-LISTS = ["position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"]
-LISTS += ["hits", "exact", "tries"]
+REALS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"]
+REALS += ["copy_tokens", "targets", "token_hits", "stop_errors", "chance"]
+REALS += ["score", "n_scores"]
+REALS += ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
+ARRAYS = ["position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"]
+ARRAYS += ["hits", "exact", "tries"]
 OF_CONTEXT = ["score", "n_scores", "hits", "exact", "tries"]  # which rows of text alone may lack
-COLUMNS = [*NAMES, *OPTIONAL, *FLAGS, *INTEGERS, *NUMBERS, *LISTS, *TEXTS]
+COLUMNS = [*LABELS, *OPTIONAL, *FLAGS, *INTEGERS, *REALS, *ARRAYS, *JSONS]
 TYPES: dict[str, Any] = {
-    **dict.fromkeys([*NAMES, *OPTIONAL, *LISTS], object),
+    **dict.fromkeys([*LABELS, *OPTIONAL, *ARRAYS], object),
     **{**dict.fromkeys(FLAGS, "bool"), **dict.fromkeys(INTEGERS, "int64")},
-    **{**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(TEXTS, "category")},
+    **{**dict.fromkeys(REALS, "float64"), **dict.fromkeys(JSONS, "category")},
 }
-LOST = ["nats", "window_nats", "copy_nats", "position_nats", *LISTS[3:5]]  # where a run diverged
+LOST = ["nats", "window_nats", "copy_nats", "position_nats", *ARRAYS[3:5]]  # where a run diverged
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
@@ -110,7 +110,7 @@ def load_rows(
             f"no run to show in {', '.join(map(str, paths)) or 'an empty list'}; lengthgen train "
             "scheme=rope makes one, runtime.root=DIR looks elsewhere"
         )
-    joined = [table.astype(dict.fromkeys(TEXTS, object)) for table in tables]
+    joined = [table.astype(dict.fromkeys(JSONS, object)) for table in tables]
     rows = pd.concat(joined, ignore_index=True)
     newest = rows.groupby(["run", "variant"], dropna=False)["parts"].transform("last")
     of_tokens = rows.groupby(["run", "tokens_seen"])
@@ -119,7 +119,7 @@ def load_rows(
     rows = rows[current].drop_duplicates([*CELL, "document"], keep="last")
     rows = rows if checkpoints else rows.loc[is_last(rows)]
     rows.attrs["folders"] = folders
-    return rows.astype(dict.fromkeys(TEXTS, "category")).reset_index(drop=True)
+    return rows.astype(dict.fromkeys(JSONS, "category")).reset_index(drop=True)
 
 
 def is_complete(rows: pd.DataFrame) -> Any:
@@ -229,7 +229,7 @@ def of_model(rows: Sequence[Mapping[str, Any]], config: Config) -> pd.DataFrame:
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     table = table.reindex(columns=COLUMNS).astype(TYPES)
-    objects = [*NAMES, *OPTIONAL, *LISTS]
+    objects = [*LABELS, *OPTIONAL, *ARRAYS]
     return table.assign(**table[objects].where(table[objects].notna(), None))
 
 
@@ -261,7 +261,7 @@ def _saved(path: Path) -> pd.DataFrame:
     if missing := [n for n in COLUMNS if n not in {*table, *OF_CONTEXT, "group", "settings"}]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
     table = table.reindex(columns=COLUMNS)
-    return typed(table.assign(**{name: [*map(_plain, table[name])] for name in LISTS}))
+    return typed(table.assign(**{name: [*map(_plain, table[name])] for name in ARRAYS}))
 
 
 def _plain(values: Any) -> list[Any] | None:

@@ -22,7 +22,7 @@ from lengthgen.report.tables import Numbers, Table, TableCell
 from lengthgen.terminal import millions
 
 TIMES = (2, 8, 32)  # of T, where gains are shown
-MOST_COLUMNS = 8
+MOST_TIMES = 8
 SCHEDULE = (
     "The learning rate decays to the end of a run: earlier checkpoints are in the middle of its "
     "schedule, and no shorter runs."
@@ -40,8 +40,8 @@ def _draw_losses(axes: Axes, rows: pd.DataFrame, _: float | None) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5))
 
 
-TOKENS = Across("training tokens", _draw_tokens, millions, marker=".")
-LOSSES = Across("loss at T in nats per token, lower to the right", _draw_losses, marker=".")
+OVER_TOKENS = Across("training tokens", _draw_tokens, millions, marker=".")
+OVER_LOSS = Across("loss at T in nats per token, lower to the right", _draw_losses, marker=".")
 
 
 def training_points(known: pd.DataFrame) -> pd.DataFrame:
@@ -71,7 +71,7 @@ def losses(shown: pd.DataFrame, *, colours: Colours | None = None) -> Figure | N
 
     title = "Loss at T over training, on the same held-out targets, with 95 % bands"
     rows, unit = rows.assign(length=rows["tokens"]), "nats per token"
-    return draw_lines(rows, scale, title, unit=unit, across=TOKENS, colours=colours)
+    return draw_lines(rows, scale, title, unit=unit, across=OVER_TOKENS, colours=colours)
 
 
 @style.styled()
@@ -80,7 +80,7 @@ def gains(
 ) -> Figure | None:
     """Draws gains beyond T over training tokens, or over the loss at T that was reached there."""
     rows = shown[shown["quantity"] == "gain"]
-    what, against, across = "Gain from context beyond T", "over training", TOKENS
+    what, against, across = "Gain from context beyond T", "over training", OVER_TOKENS
     if rows["series"].nunique() > style.MAX_LINES:  # small multiples have a line each
         rows = rows[rows["times_T"] == rows["times_T"].max()]
         what += f" at {rows['times_T'].max():g}T"
@@ -88,7 +88,7 @@ def gains(
         at_T = shown[shown["quantity"] == "loss"].set_index(["series", "tokens"])["value"]
         rows = rows.join(at_T.rename("loss"), on=["series", "tokens"]).dropna(subset="loss")
         rows = rows.assign(length=rows["loss"])
-        against, across = "against the loss at T", LOSSES
+        against, across = "against the loss at T", OVER_LOSS
     else:
         rows = rows.assign(length=rows["tokens"])
     scale, unit = gain_scale(rows)
@@ -97,7 +97,7 @@ def gains(
     return draw_lines(rows, scale, title, unit=unit, **look)
 
 
-def tables(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
+def training_tables(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
     """Returns perplexity at T, c* and the verdicts on gains, by training tokens."""
     made = partial(_by_tokens, _numbers(known))
     has_c_star = (known["quantity"] == "c_star").any()
@@ -153,7 +153,7 @@ def _by_tokens(
 ) -> Table:
     """Returns a table of series by tokens: the last, and others evenly spread before it."""
     newest = dict(sorted(numbers.items(), reverse=True))
-    kept = sorted([*newest][:: math.ceil(len(newest) / MOST_COLUMNS)])
+    kept = sorted([*newest][:: math.ceil(len(newest) / MOST_TIMES)])
     last: dict[str, Numbers] = {}
     for at in newest.values():
         last |= {name: at for name in at.series if name not in last}

@@ -194,7 +194,7 @@ def training_section(
     return ReportSection(
         title=f"Over training: {selection.title}",
         drawings=drawings,
-        tables=training.tables(known, shown),
+        tables=training.training_tables(known, shown),
         data={f"training{end}": known.loc[known["quantity"] != "note"]},
         summary=training.training_summary(known, shown),
     )

@@ -18,7 +18,7 @@ from lengthgen.terminal import millions
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
 KEYS = ["recipe", "variant", "parts", "tokens_seen"]  # of a series
-SETTINGS = ["model", "train_length", "tokens_seen"]  # named where they vary
+VARYING = ["model", "train_length", "tokens_seen"]  # named where they vary
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
 # Keys of a configuration that do not tell series apart, or that _science adds in another form.
@@ -104,9 +104,9 @@ def _selected(
     """Returns the comparable rows of one text, those of their cells at checkpoints before, and a
     line on each run that is left out.
     """
-    has_all, is_newest = is_complete(rows), is_last(rows)
-    notes = [*_left_out(rows[~has_all], ", evaluated in part", {})]
-    rows, earlier = rows[has_all & is_newest], rows[has_all & ~is_newest]
+    is_whole, is_newest = is_complete(rows), is_last(rows)
+    notes = [*_left_out(rows[~is_whole], ", evaluated in part", {})]
+    rows, earlier = rows[is_whole & is_newest], rows[is_whole & ~is_newest]
     condition = rows["precision"].map(str) + rows["targets"].map(str) + rows["endpoints"].map(str)
     rows = rows.assign(condition=condition, curve=rows["run"] + rows["variant"].fillna(""))
     counts = rows.reset_index().groupby(["protocol", "condition"])
@@ -198,7 +198,7 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     parts = rows["parts"].where(rows["variant"].notna(), "")
     keyed = rows.assign(parts=parts, variant=rows["variant"].fillna(""))
     first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
-    varied = [*varied, *(field for field in SETTINGS if rows[field].nunique() > 1)]
+    varied = [*varied, *(field for field in VARYING if rows[field].nunique() > 1)]
     names = [_name(series, varied) for series in first]
     oracles = set[str]()
     if rows["unit"].notna().any():  # of a task: the alignment of a text is not known

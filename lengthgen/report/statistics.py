@@ -32,7 +32,7 @@ from lengthgen.report.series import Selection, select, short
 
 EPS = 0.01  # nats per token that count as nothing
 FACTS = ["scheme", "variant", "reference", "train_length", "model", "tokens_seen", "lr", "n_seeds"]
-NUMBERS = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark", "bits"]
+MEASURED = ["protocol", "quantity", "length", "value", "low", "high", "word", "mark", "bits"]
 
 Verdict = Literal["uses", "flat", "harmed", "unclear", "not trained"]
 Quantity = Callable[[pd.DataFrame], tuple["pd.Series[float]", "pd.Series[float]"]]
@@ -199,11 +199,11 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
         about, of_series = {"protocol": HEADLINE, "series": series}, headline["series"] == series
         records += [about | record for record in _headline(headline[of_series], own, at_T, *both)]
     _mark_jointly(records, facts)
-    table = pd.DataFrame(records, columns=["series", *NUMBERS])
+    table = pd.DataFrame(records, columns=["series", *MEASURED])
     table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
     table = table.sort_values("protocol", key=lambda p: p != HEADLINE, kind="stable")
     joined = table.join(facts, on="series").join(by_curve, on=curve)
-    return joined[["series", *FACTS, *NUMBERS]].reset_index(drop=True)
+    return joined[["series", *FACTS, *MEASURED]].reset_index(drop=True)
 
 
 def over_training(selection: Selection) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from lengthgen.report.series import Selection, short
 from lengthgen.report.statistics import perplexity, shown_number
 
 CellMark = Literal["", "best", "tie", "unknown", "faint"]
-SIGNS = {"tie": "=", "unknown": "?"}  # behind a value
+MARK_SIGNS = {"tie": "=", "unknown": "?"}  # behind a value
 # Lengths that fit a window of 1,280 pixels; of more, T times powers of 2. All are in curves.csv.
 MOST_VERDICTS, MOST_COLUMNS = 6, 12
 COSTS = {"parameters": "parameters", "tokens/s": "tokens_per_s", "peak MiB": "peak_mib"}
@@ -25,7 +25,7 @@ VERDICTS = (
     "By the 95 % interval of G(C) = loss(T) - loss(C), in brackets. *: also after correction for "
     "all series and lengths beyond T (Holm)."
 )
-COPIES = (
+COPY_NOTE = (
     "Copy gain: G at the longest length, of targets whose two preceding tokens last occurred more "
     "than T tokens back."
 )
@@ -49,7 +49,7 @@ class TableCell(NamedTuple):
 
     @property
     def sign(self) -> str:
-        return SIGNS.get(self.mark, "")
+        return MARK_SIGNS.get(self.mark, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ def verdicts(numbers: Numbers) -> Iterator[Table]:
         copies.append(numbers.interval(name, "copy_gain", max(own, default=0)))
     if any(copies):
         head.append("copy gain")
-        notes.append(COPIES)
+        notes.append(COPY_NOTE)
         for row, interval in zip(rows, copies, strict=True):
             row.append(TableCell(interval or "n/a"))
     less = len(lengths) < len(every)

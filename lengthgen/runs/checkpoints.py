@@ -8,9 +8,11 @@ Where one is damaged or cannot be read, nothing is trained or deleted. No random
 batches, dropout and draws are functions of seed and step.
 """
 
+import errno
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +23,18 @@ from torch import Tensor
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import Unreadable, read_bytes, reading, sha256_of, sync, write_rows
+from lengthgen.files import (
+    Unreadable,
+    new_folder,
+    read_bytes,
+    reading,
+    sha256_of,
+    sync,
+    write_rows,
+)
 from lengthgen.runs import status
 
-KEPT = 2  # the newest, and the one before it in case the newest is lost
+MOST_KEPT = 2  # the newest, and the one before it in case the newest is lost
 FILES = WEIGHTS, TRAINER = "model.safetensors", "trainer.pt"
 
 
@@ -46,7 +56,7 @@ def save(
 ) -> None:
     """Writes the checkpoint of a step, and drops all but KEPT."""
     _write(run_dir / "checkpoints", run, step, weights, trainer)
-    for superseded in status.checkpoint_folders(run_dir)[:-KEPT]:
+    for superseded in status.checkpoint_folders(run_dir)[:-MOST_KEPT]:
         shutil.rmtree(superseded, ignore_errors=True)
 
 
@@ -62,36 +72,40 @@ def _write(
     weights: Mapping[str, Tensor],
     trainer: dict[str, Any] | None,
 ) -> None:
-    """Writes folder/step-N aside, syncs and renames it. Raises UserError for a full disk."""
-    final, temporary = folder / f"step-{step:08d}", folder / ".tmp"
-    files = FILES if trainer is not None else (WEIGHTS,)
-    plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
-        temporary.mkdir(parents=True)
+    """Writes folder/step-N in one step. Raises UserError for a full disk."""
+    final, files = folder / f"step-{step:08d}", (WEIGHTS,) if trainer is None else FILES
+    with new_folder(final, aside=folder / ".tmp") as aside:
         sync(folder.parent)
         if trainer is not None:
-            with (temporary / TRAINER).open("wb") as file:
+            with _as_os_error(), (aside / TRAINER).open("wb") as file:
                 torch.save(trainer, file)
-        # One key: safetensors writes several in any order, and equal weights are to be equal files.
+        # One key: several are written in any order, and equal weights are to be equal files.
         metadata = {"lengthgen": json.dumps({"run": run, "step": step})}
-        save_file(plain, temporary / WEIGHTS, metadata=metadata)
-        sums = {name: sha256_of(temporary / name) for name in files}
-        (temporary / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
-        shutil.copymode(temporary / "sha256.json", temporary / WEIGHTS)  # 0600 despite the umask
-        for path in (*temporary.iterdir(), temporary):
-            sync(path)
+        plain = {name: w.detach().contiguous().cpu() for name, w in weights.items()}
+        write_weights(aside / WEIGHTS, plain, metadata)
+        sums = {name: sha256_of(aside / name) for name in files}
+        (aside / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
         shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-        sync(final.parent)
-    except (OSError, SafetensorError, RuntimeError) as error:  # all three for a full disk
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Writes a file of safetensors as the umask has it. Raises OSError for a full disk."""
+    path.touch()
+    mode = path.stat().st_mode
+    with _as_os_error():
+        save_file({**weights}, path, metadata=metadata)
+    path.chmod(mode)  # 0600 in spite of the umask
+
+
+@contextmanager
+def _as_os_error() -> Generator[None]:
+    """Raises OSError in place of what torch and safetensors raise for a full disk."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
         is_full = "inline_container" in str(error)  # all that torch.save says
         why = "no space left, or a limit on the size of files" if is_full else first_line(error)
-        raise UserError(
-            f"{final}: cannot write the checkpoint of step {step} ({why}); "
-            "free disk space and rerun to resume from the one before"
-        ) from error
+        raise OSError(errno.EIO, why) from error
 
 
 def mark_trained(run_dir: Path, *, run: str, keep_optimizer: bool = False) -> None:

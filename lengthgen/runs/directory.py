@@ -169,7 +169,7 @@ def load_corpus(
         cache_dir=config.runtime.cache_dir,
         say=say,
         fingerprint=begun,
-        with_training=config.train.tokens > 0 or config.eval.deduplicate,
+        with_training=not config.is_imported or config.eval.deduplicate,
     )
     if begun not in (None, corpus.fingerprint):  # its numbers would mix two corpora
         raise UserError(

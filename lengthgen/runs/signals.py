@@ -11,9 +11,9 @@ from typing import Any
 from lengthgen.errors import Stopped
 
 # Slurm and torchrun send the first two; Windows has SIGTERM and SIGINT alone.
-NAMES = ("SIGTERM", "SIGUSR2", "SIGHUP", "SIGINT")
-KINDS: list[signal.Signals] = [getattr(signal, n) for n in NAMES if hasattr(signal, n)]
-SCHEDULER = [kind for kind in KINDS if kind.name in NAMES[:2]]
+BY_NAME = ("SIGTERM", "SIGUSR2", "SIGHUP", "SIGINT")
+ENDING: list[signal.Signals] = [getattr(signal, n) for n in BY_NAME if hasattr(signal, n)]
+SCHEDULER = [kind for kind in ENDING if kind.name in BY_NAME[:2]]
 
 
 @contextmanager
@@ -60,9 +60,9 @@ def held_back() -> Generator[None]:
     def hold(number: int, frame: FrameType | None) -> None:
         held.append(number)
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)  # of this thread; a child inherits it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # of this thread; a child inherits it
     try:
-        with handled(KINDS, hold):  # what another thread was given
+        with handled(ENDING, hold):  # what another thread was given
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -87,5 +87,5 @@ class StopRequest:
             if number == signal.SIGINT:
                 signal.signal(number, signal.default_int_handler)
 
-        with handled([k for k in KINDS if signal.getsignal(k) != signal.SIG_IGN], note):
+        with handled([k for k in ENDING if signal.getsignal(k) != signal.SIG_IGN], note):
             yield

@@ -45,7 +45,7 @@ def _minutes(value: object) -> object:
 
 
 PositiveCount = Annotated[int, Field(gt=0)]
-FORMS = {"time": " (minutes, H:MM:SS or D-HH:MM:SS)", "mem": " (in GB, such as mem=4)"}
+FORMATS = {"time": " (minutes, H:MM:SS or D-HH:MM:SS)", "mem": " (in GB, such as mem=4)"}
 
 
 class Options(Section):
@@ -87,7 +87,7 @@ def options(text: str) -> Options:
     try:
         return validate(Options, given)
     except UserError as error:
-        form = FORMS.get(str(error).partition(":")[0], "")
+        form = FORMATS.get(str(error).partition(":")[0], "")
         raise UserError(f"--slurm: {error}{form}") from None
 
 

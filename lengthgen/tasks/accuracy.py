@@ -74,7 +74,7 @@ def _accuracy(name: str, rows: pd.DataFrame, common: Collection[int]) -> Accurac
     every: list[tuple[Any, pd.DataFrame]] = [*by_length]
     cells: dict[int, pd.DataFrame] = {n: cell for n, cell in every if len(cell) >= n_seeds}
     wrong = {n: np.array([[*w] for w in cell["first_wrong"]], float) for n, cell in cells.items()}
-    table = pd.DataFrame([_at(n, cells[n], wrong[n]) for n in cells], columns=COLUMNS)
+    table = pd.DataFrame([_at(n, cells[n], wrong[n]) for n in cells], columns=AT_LENGTH)
     return Accuracy(
         series=name,
         scheme=str(rows["scheme"].iloc[0]),
@@ -85,7 +85,7 @@ def _accuracy(name: str, rows: pd.DataFrame, common: Collection[int]) -> Accurac
     )
 
 
-COLUMNS = (
+AT_LENGTH = (
     "length",
     "tests",  # in every seed
     "accuracy",

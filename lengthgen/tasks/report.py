@@ -11,12 +11,11 @@ from lengthgen.report import style
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.tables import Table, TableCell
+from lengthgen.report.tables import MOST_COLUMNS, Table, TableCell
 from lengthgen.tasks import accuracy
 from lengthgen.tasks.accuracy import Accuracy, accuracies
 
-MOST_COLUMNS = 12  # lengths in a table; of more,
-LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L
+LENGTHS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4)  # times L, of more than MOST_COLUMNS
 BRIEF = (0.5, 1, 2, 4)  # times L, for a terminal
 LEAST_CHANCE = 0.05  # below that it is not shown
 NOTES = [

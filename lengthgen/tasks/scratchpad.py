@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lengthgen.tasks.base import Task
 
 PARTS = "ICOVR"
-SIGNS = ("", ":", "=", ";", "|")  # before each part
+BEFORE = ("", ":", "=", ";", "|")  # before each part
 BETWEEN, RESULT = "&", "#"
 
 
@@ -41,7 +41,7 @@ class ScratchpadTask(Task):
     def __init__(self, *, scratchpad: str) -> None:
         if len(set(scratchpad)) < len(scratchpad) or not set(scratchpad) <= set(PARTS):
             raise ValueError(f"scratchpad={scratchpad!r} is not made of {PARTS}, each at most once")
-        added = "".join(SIGNS) + BETWEEN + RESULT + self.of_steps if scratchpad else ""
+        added = "".join(BEFORE) + BETWEEN + RESULT + self.of_steps if scratchpad else ""
         self.parts, self.alphabet = scratchpad, self.characters + added
         self.chance = 0.0 if scratchpad else self.guess
 
@@ -58,7 +58,7 @@ def format_steps(steps: Iterable[Step], result: str, *, parts: str) -> str:
     texts = (
         "".join(
             sign + text
-            for part, sign, text in zip(PARTS, SIGNS, step, strict=True)
+            for part, sign, text in zip(PARTS, BEFORE, step, strict=True)
             if part in parts
         )
         for step in steps

@@ -1,6 +1,5 @@
 """Examples of a task as documents: training up to one length, tests of every length."""
 
-import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -11,6 +10,7 @@ from lengthgen.config.plugins import Plugin
 from lengthgen.config.registry import code_of, errors_of
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
+from lengthgen.files import hash_of
 from lengthgen.tasks import END, Example, Task, alignment_ids, base, scratchpad, task_of
 
 HELD_OUT = 5  # one prompt in so many is for tests
@@ -42,7 +42,7 @@ class TaskSource(Source):
         with errors_of(type(self.rule), where="task.kind"):
             own = self.rule.data_key()
         texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), own]
-        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+        return hash_of("\0".join(texts))
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
         with errors_of(type(self.rule), where="task.kind"):

@@ -10,7 +10,7 @@ from lengthgen.errors import UserError
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, status
 
-FREE = {"name", "init_std", "dropout"}  # keys of a model that may differ
+MAY_DIFFER = {"name", "init_std", "dropout"}  # keys of a model that may differ
 
 
 def identified(config: Draft) -> Train:
@@ -26,12 +26,12 @@ def identified(config: Draft) -> Train:
                 f"{run_dir} is not trained to its end; repeat its lengthgen train command first"
             )
         there, here = dict(base.model), dict(config.model)
-        differ = {k for k in there if there[k] != here[k]} - FREE
+        differ = {k for k in there if there[k] != here[k]} - MAY_DIFFER
         differ -= {k for k, x in base.effective_model.items() if x == config.effective_model[k]}
         other = {f"model.{k}": x for k, x in there.items() if k in differ}
         if other:
             remedy = given = " ".join(compose.overrides_of(other))
-            if not base.train.tokens:  # it was imported, with a study
+            if base.is_imported:  # with a study
                 remedy = f"--config-dir {run_dir}/conf study={base.model.name}"
             raise UserError(f"{run_dir.name} has {given}; give {remedy}")
     except UserError as error:

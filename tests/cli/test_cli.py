@@ -294,6 +294,6 @@ def test_every_protocol_and_run_completes_also_beside_a_broken_yaml(
     root = f"runtime.root={Path.cwd()}/runs"
     for words in ("eval ro", "report ro", f"eval {root} ro", "train --from ro", "rm ro"):
         assert complete_fish(shell, f"lengthgen {words}") == [run_id]
-    assert sorted(evaluate.PROTOCOLS.split()) == sorted(protocols.known())
+    assert sorted(evaluate.OFFERED.split()) == sorted(protocols.known())
     got = complete(shell, "zsh", _TYPER_COMPLETE_ARGS="lengthgen train scheme=xp")
     assert got == ["""_arguments '*: :(("scheme=xpos"))'"""]

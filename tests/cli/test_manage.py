@@ -301,7 +301,7 @@ def test_an_id_is_not_broken_however_narrow_the_terminal_is(
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     (of_run,) = lists.runs(tmp_path)
-    print_table(*lists.table([of_run]))
+    print_table(*lists.runs_table([of_run]))
     assert of_run["run"] in capsys.readouterr().out
 
 

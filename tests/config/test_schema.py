@@ -212,7 +212,7 @@ def test_the_keys_that_keep_words_are_those_of_texts(kind: type[Any]) -> None:
         for text in ("a text", ["a text"]):
             with suppress(ValidationError):
                 takes.validate_python(text)
-                assert compose.TEXTS.fullmatch(f"{section}.{key}"), key
+                assert compose.TYPED.fullmatch(f"{section}.{key}"), key
 
 
 @pytest.mark.parametrize(("typed", "number"), [("1_0", 10), ("1e2", 100), ("007", 7), ("+9", 9)])

@@ -61,27 +61,27 @@ def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
     assert naming == []
 
 
-SHARED = {"evaluate", "train"}  # a run, and within it the cells and steps that are left
+# A command, and the function that does its work; one in so many, folders and sizes of a source.
+SHARED = {
+    *("main", "train", "evaluate", "evaluate_runs", "import_model", "push", "write_report"),
+    *("HELD_OUT", "LEFT_OUT", "LONG_BYTES"),
+}
+LISTED = {"COMMANDS", "LISTS", "OBJECTIVES", "PROTOCOLS", "SECTIONS"}  # what rooms contribute
 
 
 def public_names(tree: ast.Module) -> set[str]:
-    """Returns the functions, classes and names of types that a module defines."""
+    """Returns the functions, classes and constants that a module defines."""
     defined = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     targets = [x for n in tree.body if isinstance(n, ast.Assign) for x in n.targets]
-    names = [x.id for x in targets if isinstance(x, ast.Name)]
-    defined += [name for name in names if name[0].isupper() and not name.isupper()]
-    return {name for name in defined if name[0] != "_"}
+    targets += [n.target for n in tree.body if isinstance(n, ast.AnnAssign)]
+    nodes = [node for target in targets for node in ast.walk(target)]
+    defined += [x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+    return {name for name in defined if name[0] != "_" and len(name) > 1}
 
 
 def test_a_public_name_has_one_meaning() -> None:
-    """Commands and functions of `lengthgen` are called as what they do, and are not counted."""
-    counts = Counter(
-        name
-        for path in SOURCES
-        if not dotted(path).startswith(("cli.", "api", "__main__")) and path.name != "cli.py"
-        for name in public_names(parse(path))
-    )
-    assert {name for name, n in counts.items() if n > 1} <= SHARED
+    counts = Counter(name for path in SOURCES for name in public_names(parse(path)))
+    assert {name for name, n in counts.items() if n > 1} == SHARED | LISTED
     assert len(SHARED) <= 10
 
 

@@ -14,7 +14,7 @@ import pytest
 from frames import frame, write_run
 from pyarrow import parquet
 
-from lengthgen.cli.lists import record, table
+from lengthgen.cli.lists import record, runs_table
 from lengthgen.config.schema import Config
 from lengthgen.errors import Diverged, UserError
 from lengthgen.files import append_rows, read_rows, write_rows
@@ -269,7 +269,7 @@ def test_no_value_of_a_row_hides_another_run_from_list_or_report(name: str, tmp_
             write_rows(victim / name, [*rows[:-1], kept])
             listed = [record(path) for path in directory.run_dirs(tmp_path)]
             assert [row["run"] for row in listed] == [victim.name, other.name]
-            assert len(table(listed)[1]) == 2
+            assert len(runs_table(listed)[1]) == 2
             assert other.name in set(loaded(tmp_path)[0]["run"])
 
 

@@ -50,7 +50,7 @@ def test_kept_weights_stay_and_nothing_resumes_from_them(tmp_path: Path) -> None
         keep(step=7)
         kept = {path: path.read_bytes() for path in (tmp_path / "kept" / "step-00000007").iterdir()}
         with files_limited_to(600):
-            assert "step-00000009: cannot write" in refusal(keep, step=9)
+            assert "step-00000009: cannot be written" in refusal(keep, step=9)
     finally:
         os.umask(before)
     save(tmp_path, 4, 5, 6)

@@ -16,7 +16,7 @@ from lengthgen.schemes import AttentionContext, ModelDims, Part, part_classes
 from lengthgen.schemes.bias.alibi import Alibi, AlibiLearned, slopes
 from lengthgen.schemes.bias.bam import Bam
 from lengthgen.schemes.bias.dynamic_bias import DynamicBias
-from lengthgen.schemes.bias.fire import ROWS, Fire
+from lengthgen.schemes.bias.fire import QUERIES_AT_ONCE, Fire
 from lengthgen.schemes.bias.kerple import Kerple, KerplePower
 from lengthgen.schemes.bias.t5 import T5
 from lengthgen.schemes.parameters import as_linear
@@ -161,7 +161,7 @@ def test_fire_by_pieces_is_the_network_in_value_and_gradient(share_layers: bool)
 def test_fire_without_a_gradient_is_the_network(
     beyond: Literal["extend", "clamp"], bends: str, first: int, dtype: torch.dtype, atol: float
 ) -> None:
-    n_queries, part = ROWS + 40, fire(4, train_length=128, beyond=beyond).to(dtype)
+    n_queries, part = QUERIES_AT_ONCE + 40, fire(4, train_length=128, beyond=beyond).to(dtype)
     with torch.no_grad():
         if bends == "all within":
             part.bias_in.copy_(-part.weight_in * torch.rand(32))

@@ -13,7 +13,7 @@ from lengthgen.config.schema import Config, TaskCorpus
 from lengthgen.data.sources import source_of
 from lengthgen.tasks import Task, task_of
 from lengthgen.tasks.objective import commonest
-from lengthgen.tasks.rules.pairs import SIGNS
+from lengthgen.tasks.rules.pairs import ALPHABET
 
 FEW = {"jump": "JUMP", "jump twice": "JUMP JUMP", "walk and jump": "WALK JUMP"}
 SHORT = ["task.length=1", "task.longest=2", "eval.lengths=[1,2]"]
@@ -83,7 +83,7 @@ def test_words_have_own_characters_that_texts_are_spelt_by(rule: Task, tmp_path:
     signs = {word: rule.tokenize(word) for word in words}
     assert {len(sign) for sign in signs.values()} == {1}
     assert len({*signs.values()}) == len(words)
-    assert {*signs.values()} < {*SIGNS}
+    assert {*signs.values()} < {*ALPHABET}
     assert {*rule.alphabet} == {*signs.values(), "="}
     for asked, done in [*scan().items()][::20]:
         short = rule.tokenize(f"{asked} = {done}")

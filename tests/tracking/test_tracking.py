@@ -105,7 +105,7 @@ def test_rows_curve_table_report_and_facts_are_shown_once_and_again_in_a_fresh_r
     assert {*run.variables["tags"]} == {"rope", asked.model.label, "1,024 tokens"}
     config = {key: entry["value"] for key, entry in json.loads(run.variables["config"]).items()}
     known = directory.read_provenance(one_run(trained), run=one_run(trained).name)
-    assert {key: config[key] for key in tracking.FACTS} == {k: known[k] for k in tracking.FACTS}
+    assert {key: config[key] for key in tracking.ORIGIN} == {k: known[k] for k in tracking.ORIGIN}
     assert config["train"]["length"] == 16
     assert b"<html" in run.files["report.html"]
     (table,) = (content for file, content in run.files.items() if file.startswith("media/table/"))

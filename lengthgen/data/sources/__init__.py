@@ -1,6 +1,5 @@
 """Sources of documents: what one is, how it is found by name, and the splits of a corpus."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from lengthgen.config import registry as classes
 from lengthgen.config import schema
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.sections import arguments
+from lengthgen.files import hash_of
 
 Say = Callable[[str], None]
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
@@ -108,4 +108,4 @@ def documents(corpus: schema.Corpus, source: Source, *, held_out: bool) -> Itera
 
 def name_hash(name: str) -> int:
     """Returns a number that decides a document's split, the same on every machine."""
-    return int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    return int(hash_of(name), 16)

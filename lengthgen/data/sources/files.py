@@ -1,7 +1,6 @@
 """Documents of files on disk, and how they are split."""
 
 import glob
-import hashlib
 import json
 import os
 import re
@@ -17,10 +16,10 @@ from pydantic import AfterValidator
 
 from lengthgen.config import compose
 from lengthgen.config.schema import Word
-from lengthgen.data.formats import COLUMNS, KINDS, ROWS, TEXT, parts_of, suffix_of, texts
+from lengthgen.data.formats import COLUMNAR, PER_FILE, PER_ROW, READABLE, parts_of, suffix_of, texts
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError, first_line, shortened, suggestion
-from lengthgen.files import utf8
+from lengthgen.files import hash_of, utf8
 
 # Splits as words in the names of files and folders, such as data-train-0.txt and Validation
 SPLIT = re.compile(
@@ -88,19 +87,19 @@ class Files(Source):
             return line
         kinds = Counter(sorted(file.suffix or file.name for file in others))
         not_read = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(5))
-        text = (*TEXT, *ROWS)  # of another split
+        text = (*PER_FILE, *PER_ROW)  # of another split
         data = [f for f in others if f.suffix.lower() in DATA and suffix_of(f) not in text]
         if sum(map(_size, data)) > sum(map(_size, files)):
             raise UserError(
                 f"corpus.path: {folder} holds more data that is not read ({not_read}) than files "
-                f"of {KINDS}; convert it, or name what is to be read, for instance {folder}/*.txt"
+                f"of {READABLE}; convert it, or name what is to be read, such as {folder}/*.txt"
             )
         return f"{line}; not read: {not_read}"
 
     def check(self) -> None:
         """Looks for the files, and for the text column in the first one that has rows."""
         train, validation = self.split_paths
-        with_rows = [path for path in validation or train if suffix_of(path) in ROWS]
+        with_rows = [path for path in validation or train if suffix_of(path) in PER_ROW]
         next(self._documents(with_rows[:1]), None)
 
     def read(self, *, held_out: bool) -> Iterator[Document]:
@@ -109,7 +108,7 @@ class Files(Source):
             alone = {"corpus.path": self.validation_path or f"{self.path}/validation"}
             raise UserError(
                 f"corpus.path: all files of {self.path} are of validation; add files to train on, "
-                f"or give {shortened(compose.words_of(alone))} alone to split them"
+                f"or give {shortened(compose.shell_words(alone))} alone to split them"
             )
         if validation:
             yield from self._documents(validation if held_out else train)
@@ -174,7 +173,7 @@ def _refuse_other_splits(given: str) -> None:
         globs = (f"{top}/*{word[0]}*" for word in (train, held))
         raise UserError(
             f"corpus.path: {given} has {shortened(', '.join(train + held))}, which would be mixed; "
-            f"give {compose.words_of(dict(zip(keys, globs, strict=True)))}, or a list of files"
+            f"give {compose.shell_words(dict(zip(keys, globs, strict=True)))}, or a list of files"
         )
 
 
@@ -195,12 +194,14 @@ def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[P
             raise UserError(f"{key}: {path} does not exist; {hint}")
         there = [f for name in names for f in (walk(name, key) if os.path.isdir(name) else [name])]
         paths = [Path(os.path.abspath(f)) for f in there]
-        readable = [f for f in paths if suffix_of(f) in (*TEXT, *ROWS) and f.name not in STATE]
+        readable = [
+            f for f in paths if suffix_of(f) in (*PER_FILE, *PER_ROW) and f.name not in STATE
+        ]
         if not os.path.isfile(path):  # in a folder
             readable = [f for f in readable if not f.match("cache-*.arrow")]  # of `datasets`
             readable = _current(readable, key)
         if not readable:
-            raise UserError(f"{key}: no documents in {path}; expected files of {KINDS}")
+            raise UserError(f"{key}: no documents in {path}; expected files of {READABLE}")
         files.update(readable)
     if not files:
         raise UserError(f"{key}: an empty list names no document; give a folder or a file")
@@ -234,7 +235,7 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
         return {folder / name for name in names}
 
     kept = [file for file in files if _is_split(file.parent)]
-    for file in [file for file in kept if suffix_of(file) in COLUMNS]:
+    for file in [file for file in kept if suffix_of(file) in COLUMNAR]:
         lists = [names for folder in file.parents[:3] if (names := listed(folder))]
         if lists and not any(file in names for names in lists):
             kept.remove(file)
@@ -243,14 +244,14 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
         if shard := re.fullmatch(r"(.*?)\d+-of-(\d+)(.*)", str(file)):
             writes.setdefault((f"{shard[1]}*-of-", shard[3]), set()).add(shard[2])
         kind = suffix_of(file)
-        end = file.name.lower().rindex(kind) + (0 if kind in ROWS else len(kind))
+        end = file.name.lower().rindex(kind) + (0 if kind in PER_ROW else len(kind))
         writes.setdefault((f"{file.parent}/{file.name[:end]}", ""), set()).add(file.name[end:])
     for (begin, end), (one, *others) in writes.items():
         if others:
             globs = [f"{begin}{which}{end}" for which in sorted([one, *others])]
             raise UserError(
                 f"{key}: {' and '.join(globs)} are of several writes, of which the earlier would "
-                f"be read too; remove one, or give {compose.words_of({key: globs[-1]})}"
+                f"be read too; remove one, or give {compose.shell_words({key: globs[-1]})}"
             )
     return kept
 
@@ -294,4 +295,4 @@ def states(paths: Sequence[Path]) -> str:
     """Returns the hash of what changes when files do: paths, sizes, times of change."""
     stats = [(path, path.stat() if path.exists() else path.lstat()) for path in paths]
     lines = [f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}" for path, stat in stats]
-    return hashlib.sha256("\0".join(lines).encode(errors="surrogateescape")).hexdigest()
+    return hash_of("\0".join(lines).encode(errors="surrogateescape"))

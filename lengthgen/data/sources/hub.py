@@ -13,7 +13,7 @@ from lengthgen.data.formats import column_text, group_of
 from lengthgen.data.sources import Document, Source, files
 from lengthgen.errors import UserError, first_line
 
-SECONDS = 5.0  # in which the Hub answers, or is out of reach
+PATIENCE = 5.0  # in which the Hub answers, or is out of reach
 
 
 @dataclass(kw_only=True)
@@ -128,7 +128,7 @@ def hub_or_cache(what: str, *, remedy: str) -> Generator[None]:
     why = ""
     was_offline = [library.HF_HUB_OFFLINE for library in libraries]
     try:
-        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+        get_session().head(constants.ENDPOINT, timeout=PATIENCE)
     except Exception as error:  # of the HTTP library
         why = first_line(error)
     try:

@@ -17,7 +17,7 @@ from lengthgen.schemes.bias.alibi import slopes
 from lengthgen.schemes.bias.distance_bias import DistanceBias
 from lengthgen.schemes.parameters import of_layer
 
-EPSILON = 1e-5  # keeps distance 0 finite where beta is negative
+NEAREST = 1e-5  # keeps distance 0 finite where beta is negative
 
 
 class Bam(DistanceBias):
@@ -34,4 +34,4 @@ class Bam(DistanceBias):
 
     def bias_at(self, d_N: Tensor, c: AttentionContext) -> Tensor:
         sigma_H1, beta_H1 = of_layer(self.sigma, c)[:, None], of_layer(self.beta, c)[:, None]
-        return -sigma_H1.exp() * (d_N + EPSILON).pow(beta_H1)
+        return -sigma_H1.exp() * (d_N + NEAREST).pow(beta_H1)

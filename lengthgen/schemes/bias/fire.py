@@ -30,7 +30,7 @@ from lengthgen.schemes.parameters import as_linear, of_layer
 from lengthgen.schemes.relative_shift import skew
 
 EPSILON = 1e-6
-ROWS = 128  # queries at a time; bounds what is held in addition to the bias
+QUERIES_AT_ONCE = 128  # queries at a time; bounds what is held in addition to the bias
 
 
 class Pieces(NamedTuple):
@@ -87,7 +87,7 @@ class Fire(Part):
                 bool((pos.diff() == 1).all()) for pos in (c.q_pos, c.k_pos)
             )
             of_rows = self.by_place if in_order and not torch.is_grad_enabled() else of_rows
-        rows = [of_rows(q_pos, threshold, c) for q_pos in c.q_pos.split(ROWS, dim=-1)]
+        rows = [of_rows(q_pos, threshold, c) for q_pos in c.q_pos.split(QUERIES_AT_ONCE, dim=-1)]
         return torch.cat(rows, dim=-2) if len(rows) > 1 else rows[0]
 
     def by_entry(self, q_pos: Tensor, threshold: Tensor, c: AttentionContext) -> Tensor:

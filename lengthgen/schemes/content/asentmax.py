@@ -25,7 +25,7 @@ from lengthgen.schemes.base import AttentionContext, ModelDims
 from lengthgen.schemes.parameters import cast, normal
 from lengthgen.schemes.temperature import QueryFactor
 
-STEPS = 12  # of Newton's method; tau had all its digits after 7 for all shapes of up to 16k logits
+NEWTON_STEPS = 12  # tau had all its digits after 7 for all shapes of up to 16k logits
 
 
 class Asentmax(QueryFactor):
@@ -68,7 +68,7 @@ class _Entmax15(torch.autograd.Function):
         # The largest weight is 1 at most: tau is no lower than -1, and no key below it counts.
         z = ((s - s.amax(-1, keepdim=True)) / 2).clamp_(min=-1)
         tau = torch.full_like(z[..., :1], -1)
-        for _ in range(STEPS):
+        for _ in range(NEWTON_STEPS):
             above = (z - tau).clamp_(min=0)
             norm = above.norm(dim=-1, keepdim=True)
             tau += (norm - 1) * norm / above.sum(-1, keepdim=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from lengthgen.schemes.base import AttentionContext, ModelDims, Part, products
 from lengthgen.schemes.parameters import of_layer
 
-COPIES = 4  # places where a position's gradient is summed: additions to one wait for each other
+REPLICAS = 4  # places where a position's gradient is summed: additions to one wait for each other
 FIRST_NEAR = 4  # keys at first, in multiples of n: gates of a quarter come to the last position
 
 
@@ -94,11 +94,11 @@ class _Counted(torch.autograd.Function):
         floor, share = p.long(), p.frac()
         d_p = d * slope(z).gather(-1, floor)
         d_gate = d_p.cumsum(-1)  # a gate counts towards its own key's position and all earlier ones
-        bucket = floor.add_(torch.arange(p.shape[-1], device=p.device) % COPIES * n)
+        bucket = floor.add_(torch.arange(p.shape[-1], device=p.device) % REPLICAS * n)
 
         def sums(x: Tensor) -> Tensor:
-            apart = z.new_zeros(*z.shape[:-1], COPIES * n).scatter_add_(-1, bucket, x)
-            return apart.unflatten(-1, (COPIES, n)).sum(-2)
+            apart = z.new_zeros(*z.shape[:-1], REPLICAS * n).scatter_add_(-1, bucket, x)
+            return apart.unflatten(-1, (REPLICAS, n)).sum(-2)
 
         d_z, upper = sums(d), sums(share.mul_(d))
         d_z -= upper

@@ -27,7 +27,7 @@ from lengthgen.schemes.base import AttentionContext, ModelDims, Part
 from lengthgen.schemes.content.short_conv import convolved
 from lengthgen.schemes.parameters import cast, normal
 
-PIECE = 64  # keys whose reflections are multiplied at once
+REFLECTED = 64  # keys whose reflections are multiplied at once
 
 
 class PathAttention(Part):
@@ -67,8 +67,8 @@ def reflected(q_BHQK: Tensor, k_BHSK: Tensor, w_BHSK: Tensor, beta_BHS1: Tensor)
     """
     q, first = q_BHQK, k_BHSK.shape[2] - q_BHQK.shape[2]
     columns: list[Tensor] = []
-    stops = range(first, 0, -PIECE)
-    for piece in (slice(first, None), *(slice(max(0, stop - PIECE), stop) for stop in stops)):
+    stops = range(first, 0, -REFLECTED)
+    for piece in (slice(first, None), *(slice(max(0, stop - REFLECTED), stop) for stop in stops)):
         k, w, beta = k_BHSK[:, :, piece], w_BHSK[:, :, piece], beta_BHS1[:, :, piece]
         shared = (beta * (w @ w.mT)).tril(-1)
         sides = torch.cat([beta * w, (beta * (w @ k.mT)).tril(-1)], dim=-1)

@@ -4,7 +4,6 @@ Lake and Baroni 2018, arXiv 1711.00350; lengths split as in Kazemnejad et al. 20
 2305.19466.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,11 +14,11 @@ from string import ascii_letters, digits, punctuation
 from typing import NamedTuple
 
 from lengthgen.errors import UserError
-from lengthgen.files import read_bytes
+from lengthgen.files import hash_of, read_bytes
 from lengthgen.tasks.base import Example, WordTask
 
 WHERE = "task.arguments.path"
-SIGNS = ascii_letters + digits + punctuation.replace("=", "")
+ALPHABET = ascii_letters + digits + punctuation.replace("=", "")
 Words = tuple[str, ...]
 WordPair = tuple[Words, Words]  # a prompt and its answer
 LINES = (re.compile(r"IN: *(\S.*?) *OUT: *(.+)"), re.compile(r"([^\t]+)\t([^\t]+)"))
@@ -92,7 +91,7 @@ def _read(path: Path, changed: int | None) -> File:
     for word in sorted(words):
         if "=" in word:
             raise UserError(f"{WHERE}={path}: {word}: = ends a prompt here; write another word")
-    return File(by_length, _signs(words, path), hashlib.sha256(text.encode()).hexdigest())
+    return File(by_length, _signs(words, path), hash_of(text))
 
 
 def _signs(words: set[str], path: Path) -> dict[str, str]:
@@ -100,15 +99,15 @@ def _signs(words: set[str], path: Path) -> dict[str, str]:
 
     Of more words than characters, two for every word.
     """
-    if len(words) > len(SIGNS) ** 2:
+    if len(words) > len(ALPHABET) ** 2:
         raise UserError(
-            f"{WHERE}={path}: {len(words)} different words, and there are {len(SIGNS) ** 2} pairs "
-            "of characters to represent them"
+            f"{WHERE}={path}: {len(words)} different words, and there are {len(ALPHABET) ** 2} "
+            "pairs of characters to represent them"
         )
-    if len(words) > len(SIGNS):
-        return dict(zip(sorted(words), map("".join, product(SIGNS, repeat=2)), strict=False))
+    if len(words) > len(ALPHABET):
+        return dict(zip(sorted(words), map("".join, product(ALPHABET, repeat=2)), strict=False))
     signs: dict[str, str] = {}
     for word in sorted(words):
-        free = set(SIGNS) - set(signs.values())
-        signs[word] = next(c for c in (*word.rpartition("_")[2], *SIGNS) if c in free)
+        free = set(ALPHABET) - set(signs.values())
+        signs[word] = next(c for c in (*word.rpartition("_")[2], *ALPHABET) if c in free)
     return signs

@@ -25,21 +25,23 @@ UNARY: Mapping[str, Callable[[WordList], WordList]] = {
     "repeat": lambda x: x + x,
     "echo": lambda x: x + x[-1:],
 }
-BINARY: Mapping[str, Callable[[WordList, WordList], WordList]] = {
+ON_TWO: Mapping[str, Callable[[WordList, WordList], WordList]] = {
     "append": lambda x, y: x + y,
     "prepend": lambda x, y: y + x,
     "remove_first": lambda x, y: y,
     "remove_second": lambda x, y: x,
 }
-OPERATIONS = (*UNARY, *BINARY)
+OPERATIONS = (*UNARY, *ON_TWO)
 LONGEST = 256  # operations: of longer trees few have a short answer
-COPIES = 20  # symbols of one letter: A1 to A20
-SYMBOLS = [f"{letter}{n}" for letter in ascii_uppercase for n in range(1, 1 + COPIES)]
+NUMBERED = 20  # symbols of one letter: A1 to A20
+SYMBOLS = [f"{letter}{n}" for letter in ascii_uppercase for n in range(1, 1 + NUMBERED)]
 SIGNS = {  # the characters of a word: a digit, a comma, or two letters
     **dict(zip(OPERATIONS, digits, strict=True)),
     ",": ",",
     **dict(
-        zip(SYMBOLS, map("".join, product(ascii_uppercase, ascii_lowercase[:COPIES])), strict=True)
+        zip(
+            SYMBOLS, map("".join, product(ascii_uppercase, ascii_lowercase[:NUMBERED])), strict=True
+        )
     ),
 }
 
@@ -85,4 +87,4 @@ class Pcfg(WordTask):
             return [name, *words], UNARY[name](value)
         in_first = random.randrange(n)
         (one, x), (other, y) = self._tree(in_first, random), self._tree(n - 1 - in_first, random)
-        return [name, *one, ",", *other], BINARY[name](x, y)
+        return [name, *one, ",", *other], ON_TWO[name](x, y)

@@ -7,7 +7,7 @@ from typing import Literal
 from lengthgen.tasks.base import Example, random_text
 from lengthgen.tasks.scratchpad import ScratchpadTask, Step, format_steps
 
-LARGEST = 9999
+LARGEST_NUMBER = 9999
 
 
 class Sort(ScratchpadTask):
@@ -24,7 +24,7 @@ class Sort(ScratchpadTask):
         if self.items == "letters":
             left, key, joint = list(random_text(ascii_letters, length, random)), ord, ""
         else:
-            left = [str(random.randint(0, LARGEST)) for _ in range(length)]
+            left = [str(random.randint(0, LARGEST_NUMBER)) for _ in range(length)]
             key, joint = int, ","
         prompt, steps, ordered = f"{joint.join(left)}=", list[Step](), list[str]()
         while left:
