@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -60,7 +61,10 @@ def select(rows: pd.DataFrame) -> list[Selection]:
 
     Raises UserError if rows are left out of all texts, and none is kept.
     """
-    rows = rows.reset_index(drop=True)
+    usual, folders = compose.root_of({}).resolve(), rows.attrs.get("folders", {})
+    roots = {run: Path(folder).parent for run, folder in folders.items()}
+    elsewhere = {run: str(root) for run, root in roots.items() if root.resolve() != usual}
+    rows = rows.reset_index(drop=True).assign(root=[elsewhere.get(run) for run in rows["run"]])
     configs = rows["config"].astype(object)
     given = {c: json.loads(c).get("corpus", {}) for c in configs.unique()}
     has_bos = configs.map({c: corpus.get("bos", True) for c, corpus in given.items()})
@@ -166,6 +170,7 @@ def _left_out(
     """Yields a line on each run of the rows: "Not shown: rope-s1 (tail at 512, 1k)WHY: COMMAND".
 
     The command, if there is a remedy, measures the same with these settings, or else the rows' own.
+    It ends with the folder of runs, where that is another than the usual one.
     """
     for run, own in rows.groupby("run"):
         curves = own[["protocol", "variant"]].itertuples(index=False, name=None)
@@ -185,6 +190,8 @@ def _left_out(
             is_given = any(word.startswith(f"eval.{name}=") for word in words)
             if not is_given and not needed <= {*wanted.get(name, needed)}:
                 words.append(f"--{name}={','.join(map(str, sorted(needed)))}")
+        if own["root"].notna().any():
+            words.append(f"runtime.root={own['root'].iloc[0]}")
         yield f"{line}: lengthgen eval {shlex.join([str(run), *words])}"
 
 

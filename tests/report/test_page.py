@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +20,8 @@ from frames import CONFIG, frame, write_run
 from matplotlib.figure import Figure
 from small import refusal
 
+from lengthgen.cli.arguments import chosen_runs
+from lengthgen.config.compose import choices
 from lengthgen.report import interactive, load, report, style
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings, shown_number
@@ -101,6 +104,38 @@ def test_the_page_holds_its_figures_loads_nothing_and_runs_only_its_own_scripts(
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
+
+
+@pytest.mark.parametrize("root", ["runs", "others", "my runs"])
+def test_the_command_for_a_run_that_is_not_shown_finds_it_and_the_page_names_no_folder(
+    root: str, shell: Shell, tmp_path: Path
+) -> None:
+    lengths = {256: 3.0, 512: 2.9, 1024: 3.1}
+    paths = [write_run(tmp_path / root, losses=lengths, seed=seed) for seed in (1, 2)]
+    left = write_run(tmp_path / root, losses={256: 3.0}, seed=3)
+    ran = shell.run("report", *map(str, [*paths, left]), "--out", "rep")
+    (command,) = re.findall(r"Not shown: .*: lengthgen eval (.*)", ran.out)
+    words = [word for word in shlex.split(command) if not word.startswith(("eval.", "--"))]
+    (found,), _ = chosen_runs(words, "runtime")
+    assert found.resolve() == left.resolve()
+    assert any(word.startswith("runtime.root=") for word in words) == (root != "runs")
+    for name in ("report.html", "table.md"):
+        text = Path("rep", name).read_text()
+        assert f"lengthgen eval {left.name}" in text
+        assert "runtime.root" not in text
+
+
+def test_no_text_of_a_figure_is_cut() -> None:
+    names = sorted(choices("scheme", config_dir=None), key=len, reverse=True)
+    for n in (2, 8, 12):
+        for name, figure in report.sections(rows_of(names[:n]))[0].figures.items():
+            with style.styled():
+                figure.draw_without_rendering()
+            beside = [text for axes in figure.axes for text in axes.texts]
+            beside += [text for axes in figure.axes for text in axes.get_yticklabels()]
+            for text in [*figure.texts, *beside]:
+                left, _, right, _ = text.get_window_extent().extents
+                assert 0 <= left < right <= figure.bbox.width, (name, text)
 
 
 def test_a_page_without_curves_carries_no_charts(tmp_path: Path) -> None:
