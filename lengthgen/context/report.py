@@ -17,13 +17,14 @@ from lengthgen.context.forgetting import FORGETTING
 from lengthgen.context.key_tokens import KEY_TOKENS
 from lengthgen.context.lengths import Reach, curve_points, hits, own_rows, share
 from lengthgen.context.retrieval import DEPTHS, FORMS, RETRIEVAL
-from lengthgen.report import style
+from lengthgen.report import figures, interactive, style
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import Sums, perplexity, scores, shown_number
 from lengthgen.report.tables import Table, TableCell
 
 TITLE = "Use of context"
+AXES = "length in tokens", "depth in the text"  # of the figure of retrieval
 OWN_PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
 REACHES = [
     "A length is the longest one up to which all pass; in brackets the 95 % interval of its test, "
@@ -194,26 +195,23 @@ def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
     own = own_rows(rows, FORGETTING.name)
     if own.empty:
         return None
-    drawn = style.new_figure("Forgetting curve: tokens copied; dotted: right behind other text")
-    axes = drawn.subplots()
-    axes.set_ylim(-0.03, 1.1)
-    style.length_axis(axes, own["length"], trained=own["train_length"].iloc[0] / 2, name="T read")
-    colours, ends = style.scheme_colours(own["series"]), list[style.LineEnd]()
-    for name in dict.fromkeys(own["series"]):
-        for place, line in ((0, {"marker": "o", "markersize": 3}), (1, {"ls": (0, (1, 1.5))})):
-            sums = hits(own, [place])
-            at = curve_points(sums, name)
-            values = [share(sums, p) for p in at]
-            x, y = [p.length for p in at], [e.value for e in values]
-            axes.plot(x, y, color=colours[name], **line)
-            if not place:
-                bounds = [e.low for e in values], [e.high for e in values]
-                axes.fill_between(x, *bounds, color=colours[name], alpha=0.12, linewidth=0)
-                ends.append(style.LineEnd(y[-1], name, colours[name]))
-    axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
-    axes.set_xlabel("distance to the copied token, in tokens")
-    style.label_ends(axes, ends)
-    return drawn
+    points, looks = list[dict[str, Any]](), dict[str, dict[str, Any]]()
+    for name, colour in style.scheme_colours(own["series"]).items():
+        for place, dashes in enumerate(("-", (0, (1, 1.5)))):
+            sums, series = hits(own, [place]), f"{name}{', other text' * place}"
+            looks[series] = {"color": colour, "linestyle": dashes}
+            about = {"series": series, "scheme": name, "reference": bool(place)}
+            for point in curve_points(sums, name):
+                found = share(sums, point)
+                values = {"value": found.value, "low": found.low, "high": found.high}
+                points.append({**about, "length": point.length, **values})
+    return figures.draw_shares(
+        pd.DataFrame(points),
+        looks,
+        "Forgetting curve: tokens copied; dotted: right behind other text",
+        across="distance to the copied token, in tokens",
+        trained=own["train_length"].iloc[0] / 2,  # then T tokens are read
+    )
 
 
 @style.styled()
@@ -233,13 +231,19 @@ def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
     grid = drawn.subplots(n_high, n_wide, squeeze=False, sharey=True).ravel()
     for axes in grid[len(names) :]:
         axes.set_axis_off()
+    lengths, depths = [*map(short, columns)], [f"{depth:.0%}" for depth in DEPTHS]
     for axes, name in zip(grid, names, strict=False):
-        shares = np.full((len(DEPTHS), len(columns)), np.nan)
+        shares, values = np.full((len(DEPTHS), len(columns)), np.nan), list[dict[str, Any]]()
         for n, of in own[own["series"] == name].groupby("length"):
             n_found, tries = (np.sum([*of[key]], axis=0) for key in ("hits", "tries"))
             shape = len(FORMS), len(DEPTHS)
             by_form = np.divide(n_found, tries, where=tries > 0, out=np.full(tries.shape, np.nan))
-            shares[:, columns.index(n)] = np.nanmean(by_form.reshape(shape), axis=0)
+            by_form = by_form.reshape(shape)
+            shares[:, columns.index(n)] = found = np.nanmean(by_form, axis=0)
+            for depth, of_all, each in zip(depths, found, by_form.T, strict=True):
+                parts = zip(FORMS, each, strict=True)
+                hint = ", ".join(f"{form} {x:.0%}" for form, x in parts if x == x)
+                values.append({"x": short(n), "y": depth, "share": of_all, "hint": hint})
         axes.imshow(shares, aspect="auto", vmin=0, vmax=1, cmap="viridis")
         for (i, j), found in np.ndenumerate(shares):
             if found == found:
@@ -247,8 +251,11 @@ def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
                 axes.text(j, i, f"{found:.0%}", ha="center", va="center", color=ink, fontsize=7)
         title = textwrap.fill(escaping.visible(name), 26)
         axes.set_title(title, loc="left", fontsize=style.FONT_SIZE, pad=3)
-        axes.set_xticks(range(len(columns)), map(short, columns))
-        axes.set_yticks(range(len(DEPTHS)), [f"{depth:.0%}" for depth in DEPTHS])
-    drawn.supylabel("depth in the text", fontsize=style.FONT_SIZE)
-    drawn.supxlabel("length in tokens", fontsize=style.FONT_SIZE)
+        axes.set_xticks(range(len(columns)), lengths)
+        axes.set_yticks(range(len(DEPTHS)), depths)
+        drawn.charts.append(
+            interactive.heat_map(name, values, names=AXES, orders=(lengths, depths))
+        )
+    for draw, name in zip((drawn.supxlabel, drawn.supylabel), AXES, strict=True):
+        draw(name, fontsize=style.FONT_SIZE)
     return drawn

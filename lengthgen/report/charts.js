@@ -4,11 +4,14 @@ if (!matchMedia("(prefers-reduced-motion: reduce)").matches)
     const theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     const options = {actions: false, ast: true, renderer: "svg", tooltip: {theme}};
     holder.parentNode.classList.add("live");
-    for (const spec of JSON.parse(holder.querySelector("script").textContent)) {
-      const div = document.createElement("div");
-      holder.append(div);
+    const specs = JSON.parse(holder.querySelector("script").textContent);
+    const divs = specs.map(() => document.createElement("div"));
+    holder.append(...divs);  // all, so that each has its width
+    for (const [i, spec] of specs.entries()) {
+      const div = divs[i];
       spec.width = div.clientWidth - spec.usermeta.margin;
-      spec.encoding.color.condition.legend.columns = Math.max(2, Math.floor(div.clientWidth / 150));
+      const legend = spec.encoding.color?.condition.legend;
+      if (legend) legend.columns = Math.max(2, Math.floor(div.clientWidth / 150));
       vegaEmbed(div, spec, options).catch(error => {
         console.error(error);
         holder.parentNode.classList.remove("live");

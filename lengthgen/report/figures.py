@@ -318,6 +318,47 @@ def draw_lines(
     return drawn
 
 
+def draw_shares(
+    rows: pd.DataFrame,
+    styles: Mapping[str, Style],
+    title: str,
+    *,
+    across: str,
+    trained: float,
+    height: float = 4.4,
+) -> Figure:
+    """Draws shares of 1 by length in these styles; of a few series with bands.
+
+    `trained`: up to where the axis is shaded. References have no band, and a name at their end only
+    if they are of no scheme.
+    """
+    drawn = style.new_figure(title, height=height)
+    axes, own = drawn.subplots(), rows[~rows["reference"]]
+    axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
+    style.length_axis(axes, rows["length"], trained=trained)
+    bands = own["series"].nunique() <= style.MAX_LINES  # of more they would cover the lines
+    for series, line in rows.groupby("series", sort=False):
+        is_own = not line["reference"].iloc[0]
+        axes.plot(
+            line["length"], line["value"], **styles[series], marker="o" * is_own, markersize=3
+        )
+        if bands and is_own:
+            look: Any = {"color": styles[series]["color"], "alpha": 0.12, "linewidth": 0}
+            axes.fill_between(line["length"], line["low"], line["high"], **look)
+    axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
+    axes.set_xlabel(across)
+    last = rows[~rows["reference"] | (rows["scheme"] == "")].drop_duplicates("series", keep="last")
+    ends = zip(last["value"], last["series"], strict=True)
+    style.label_ends(axes, [LineEnd(*end, styles[end[1]]["color"]) for end in ends])
+    order = last.sort_values("value", ascending=False)["series"].tolist()
+    words: Any = {"names": (across, "share"), "write_x": short, "write": "{:.1%}".format}
+    look = {"trained": trained, "bands": bands}
+    rows = rows.assign(train_length=trained)
+    rows.loc[rows["reference"], ["low", "high"]] = math.nan
+    drawn.charts.append(interactive.chart(axes, rows, order, styles, **words, **look))
+    return drawn
+
+
 def _ends(
     panel: pd.DataFrame, styles: Mapping[str, Style], format_end: Callable[[float], str] | None
 ) -> list[LineEnd]:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from lengthgen.config.compose import user_cache
@@ -59,13 +60,14 @@ def chart(
     *,
     names: tuple[str, str],
     write_x: Callable[[float], str],
+    write: Callable[[float], str] | None = None,
     trained: float | None,
     bands: bool,
 ) -> Spec:
     """Returns the Vega-Lite chart of the lines `rows`, with the scales of the axes they lie on.
 
     `order`: the series, the named ones first. `names` are those of x and y. `write_x` writes a
-    place on x. `trained`: the length up to which x is shaded.
+    place on x, and `write` a value. `trained`: the length up to which x is shaded.
     """
     spec = json.loads((files("lengthgen.report") / "chart.json").read_text())
     x, y, colour = (spec["encoding"][key] for key in ("x", "y", "color"))
@@ -76,7 +78,7 @@ def chart(
     for channel, axis in ((x, axes.xaxis), (y, axes.yaxis)):
         kind = axis.get_scale()
         channel["scale"] |= SCALES.get(kind, {"zero": False})
-        if (kind, channel) in (("log", x), ("asinh", y)):
+        if (kind == "log") == (channel is x):
             channel["axis"] = {**channel.get("axis", {}), **_ticks(axis)}
     spec["datasets"] |= {
         "trained": [{"x": left, "to": float(trained), "of": right}] if trained else [],
@@ -89,7 +91,7 @@ def chart(
     placed = style.apart(style.heights(axes, last["value"][named]), GAP)
     to_values = (axes.transScale + axes.transLimits).inverted()
     labels = {s: to_values.transform((1, at))[1] for s, at in zip(named, placed, strict=True)}
-    write = shown_number if axes.get_yscale() == "log" else "{:.3f}".format
+    write = write or (shown_number if axes.get_yscale() == "log" else "{:.3f}".format)
     shown = [name for name in order if name in last.index]
     bases = {(row.scheme, row.train_length): name for name, row in reversed([*last.iterrows()])}
     for row in rows.reset_index(drop=True).itertuples():
@@ -110,7 +112,7 @@ def chart(
         spec["datasets"]["lines"].append(value)
     colour["condition"]["scale"] = {
         "domain": [*map(visible, shown)],
-        "range": [styles[name]["color"] for name in shown],
+        "range": [to_hex(styles[name]["color"]) for name in shown],
     }
     dashes = {visible(name): look["linestyle"] for name, look in styles.items()}
     lines["encoding"]["strokeDash"]["scale"] = {
@@ -121,6 +123,24 @@ def chart(
         ],
     }
     spec["usermeta"] = {"margin": 70 + 7 * min(18, max(map(len, named), default=0))}
+    return spec
+
+
+def heat_map(
+    title: str,
+    values: Sequence[Mapping[str, Any]],
+    *,
+    names: tuple[str, str],
+    orders: tuple[Sequence[str], Sequence[str]],
+) -> Spec:
+    """Returns the Vega-Lite chart of shares: `values` have x, y, share and hint.
+
+    `names` are those of x and y, and `orders` all their places.
+    """
+    spec = json.loads((files("lengthgen.report") / "heat.json").read_text())
+    spec |= {"title": visible(title), "data": {"values": values}}
+    for channel, name, order in zip("xy", names, orders, strict=True):
+        spec["encoding"][channel] |= {"title": name, "sort": order}
     return spec
 
 

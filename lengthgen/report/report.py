@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -363,7 +364,7 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    images = {name: base64.b64encode(svg).decode() for name, svg in svgs.items()}
+    images = {name: Markup(quote(svg, safe=" <>/=:;,()'!*+@?")) for name, svg in svgs.items()}
     room = files("lengthgen.report")
     scripts = [(room / "page.js").read_text()]
     if any(interactive.charts(figure) for section in made for figure in section.figures.values()):

@@ -1,13 +1,15 @@
 """The section of a report on tasks: accuracy over length, and the matrix of tasks and schemes."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lengthgen.report import style
+from lengthgen.report import figures, style
 from lengthgen.report.intervals import Estimate
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import Selection, select, short
@@ -191,28 +193,26 @@ def _with_bounds(estimate: Estimate | None, *, scale: float, digits: int) -> Tab
 @style.styled()
 def accuracy_figure(task: TaskResults, colours: Mapping[str, str]) -> Figure:
     """Draws accuracy by length with 95 % bands, a line per series, in the colours of schemes."""
-    measured, ends = task.measured, list[style.LineEnd]()
-    note = "; grey: not learned up to L" if any(a.excluded for a in measured) else ""
-    title = f"{task.name}: accuracy by length in {task.unit}{note}"
-    drawn = style.new_figure(title, height=max(4.4, 0.7 + 0.2 * len(measured)))
-    axes = drawn.subplots()
-    axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
-    lengths = [n for a in measured for n in a.by_length.index] or [1]
-    style.length_axis(axes, lengths, trained=task.train_length)
-    for i, a in enumerate(measured):
-        same = [other for other in measured[:i] if other.scheme == a.scheme]  # have other dashes
-        x, colour = a.by_length.index, style.GREY if a.excluded else colours[a.scheme]
-        many = len(measured) > style.MAX_LINES  # whose bands would cover the lines
-        low, high, alpha = a.by_length["low"], a.by_length["high"], 0.0 if many else 0.12
-        axes.fill_between(x, low, high, color=colour, alpha=alpha, linewidth=0)
-        dashes = style.DASHES[len(same) % len(style.DASHES)]
-        axes.plot(x, a.by_length["accuracy"], color=colour, ls=dashes, marker="o", markersize=3)
-        if len(x):
-            ends.append(style.LineEnd(a.by_length["accuracy"].iloc[-1], a.series, colour))
+    note = "; grey: not learned up to L" if any(a.excluded for a in task.measured) else ""
+    lines, looks = list[pd.DataFrame](), dict[str, dict[str, Any]]()
+    for i, a in enumerate(task.measured):
+        same = [other for other in task.measured[:i] if other.scheme == a.scheme]
+        colour, dashes = style.GREY if a.excluded else colours[a.scheme], style.DASHES
+        looks[a.series] = {"color": colour, "linestyle": dashes[len(same) % len(dashes)]}
+        values = a.by_length[["low", "high"]].assign(value=a.by_length["accuracy"])
+        about = {"series": a.series, "scheme": a.scheme, "reference": False}
+        lines.append(values.assign(**about).reset_index())
     if task.chance >= LEAST_CHANCE:
-        axes.axhline(task.chance, color=style.GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-        ends.append(style.LineEnd(task.chance, "chance", style.GREY))
-    axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
-    axes.set_xlabel(f"length in {task.unit}")
-    style.label_ends(axes, ends)
-    return drawn
+        ends = pd.concat(lines)["length"].agg(["min", "max"]).tolist()
+        values = {"length": ends, "value": task.chance, "low": math.nan, "high": math.nan}
+        about = {"series": "chance", "scheme": "", "reference": True}
+        lines.append(pd.DataFrame({**values, **about}))
+        looks["chance"] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+    return figures.draw_shares(
+        pd.concat(lines, ignore_index=True),
+        looks,
+        f"{task.name}: accuracy by length in {task.unit}{note}",
+        across=f"length in {task.unit}",
+        trained=task.train_length,
+        height=max(4.4, 0.7 + 0.2 * len(task.measured)),
+    )

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import vl_convert
@@ -129,13 +130,12 @@ def test_no_text_of_a_figure_is_cut() -> None:
     names = sorted(choices("scheme", config_dir=None), key=len, reverse=True)
     for n in (2, 8, 12):
         for name, figure in report.sections(rows_of(names[:n]))[0].figures.items():
-            with style.styled():
-                figure.draw_without_rendering()
+            style.styled()(figure.draw_without_rendering)()
             beside = [text for axes in figure.axes for text in axes.texts]
             beside += [text for axes in figure.axes for text in axes.get_yticklabels()]
             for text in [*figure.texts, *beside]:
                 left, _, right, _ = text.get_window_extent().extents
-                assert 0 <= left < right <= figure.bbox.width, (name, text)
+                assert 0 <= left <= right <= figure.bbox.width, (name, text)
 
 
 def test_a_page_without_curves_carries_no_charts(tmp_path: Path) -> None:
@@ -163,6 +163,35 @@ def test_a_chart_shows_the_lines_of_its_figure_and_vega_lite_reads_it(page: str)
     for chart in (curve, *others):
         drawn = vl_convert.vegalite_to_vega({**chart, "width": 600})
         assert any(mark["name"].endswith("voronoi") for mark in drawn["marks"])
+
+
+def test_charts_of_tasks_have_the_accuracies_of_their_table() -> None:
+    section, _ = report.sections(load.load_rows([Path("results/tasks")]))
+    known: Any = section.data["tasks"].set_index(["task", "series", "length"])["accuracy"]
+    for name, figure in section.figures.items():
+        (chart,) = interactive.charts(figure)
+        vl_convert.vegalite_to_vega({**chart, "width": 600})
+        shown = {(v["of"], v["x"]): v["y"] for v in chart["datasets"]["lines"] if not v["thin"]}
+        assert shown == pytest.approx(known[name.removeprefix("accuracy-")].to_dict())
+
+
+def test_charts_of_retrieval_have_the_shares_of_the_rows() -> None:
+    rows = load.load_rows([Path("results/context")])
+    rows = rows[rows["protocol"].isin(["tail", "retrieval"])]
+    (section,) = (s for s in report.sections(rows) if s.title == "Use of context")
+    charts = interactive.charts(section.figures["retrieval"])
+    assert {chart["title"] for chart in charts} >= {"rope", "rope + yarn"}
+    (chart,) = (chart for chart in charts if chart["title"] == "rope")
+    vl_convert.vegalite_to_vega({**chart, "width": 600})
+    own = rows.query("scheme == 'rope' and variant.isna()")
+    own = own.query("protocol == 'retrieval' and length == 1024")
+    found, tries = (np.sum([*own[key]], axis=0).reshape(4, 5) for key in ("hits", "tries"))
+    shown = [value for value in chart["data"]["values"] if value["x"] == "1k"]
+    assert [v["share"] for v in shown] == pytest.approx((found / tries).mean(axis=0))
+    assert [value["y"] for value in shown] == chart["encoding"]["y"]["sort"]
+    assert all(
+        f"single {x:.0%}" in v["hint"] for v, x in zip(shown, (found / tries)[0], strict=True)
+    )
 
 
 def test_a_page_of_many_schemes_stays_small(tmp_path: Path) -> None:
