@@ -10,20 +10,23 @@ x-transformers   Decoder with flash attention: rope, alibi, t5
 HF NeoX, Llama   transformers, SDPA: rope (Llama's gated network has 2/3 of the width)
 HF BLOOM         transformers: alibi
 HF GPT-2         transformers, SDPA: learned_absolute
-plain            fused qkv, SDPA, learned positions or none: learned_absolute, nope
+plain            fused qkv, SDPA; learned positions, none or rotation: learned_absolute, nope, rope
 plain + mask     the same with its bias as an additive mask of SDPA, formed once per length (alibi)
                  or in every layer's call from its parameters (kerple, t5)
+compiled         plain under torch.compile, with mask or rotation, up to its loss: training alone
 
 train     one step: forward, mean cross entropy, backward, clipping, fused AdamW; random tokens
 eval L    nats of the last 256 tokens of one window of L in fp32; peers form these logits alone, too
 
 Every model takes a turn in each round, and the ratio is the median over rounds of the peer's
-seconds over lengthgen's: above 1 lengthgen is faster.
+seconds over lengthgen's: above 1 lengthgen is faster. On a CPU these are seconds of its threads,
+which other programs of the machine disturb less.
 """
 
 import argparse
 import csv
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -57,17 +60,35 @@ class Peer(nn.Module):
         super().__init__()
         self.model, self.hidden, self.logits = model, hidden, logits
 
+    def mean_nats(self, tokens_BT: Tensor) -> Tensor:
+        """Returns the mean cross entropy of a window with itself, a scalar in fp32."""
+        logits = self.logits(self.hidden(tokens_BT)).float().flatten(0, 1)
+        return F.cross_entropy(logits, tokens_BT.flatten())
+
+
+class Compiled(Peer):
+    """A peer whose forward pass, loss and backward pass are compiled together."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer.model, peer.hidden, peer.logits)
+        self.mean_nats = torch.compile(super().mean_nats)
+
 
 class Plain(nn.Module):
     """A GPT in 30 lines: what one writes without a library."""
 
-    def __init__(self, config: Config, *, positions: int, bias: nn.Module | None) -> None:
+    def __init__(
+        self, config: Config, *, positions: int, bias: nn.Module | None, rotary: bool
+    ) -> None:
         super().__init__()
         size, D = config.model, config.model.d_model
         self.heads = size.n_heads
         self.embedding = nn.Embedding(V, D)
         self.positions = nn.Embedding(positions, D) if positions else None
-        self.bias = bias
+        self.bias, self.omega = bias, None
+        if rotary:
+            half = config.shape.d_head // 2
+            self.omega = nn.Buffer(10_000.0 ** (-torch.arange(half) / half))
         norm, linear = partial(nn.LayerNorm, D, bias=False), partial(nn.Linear, bias=False)
         self.blocks = nn.ModuleList(
             nn.ModuleList(
@@ -91,6 +112,9 @@ class Plain(nn.Module):
         for block in self.blocks:
             norm, qkv, out, mlp_norm, mlp_in, mlp_out = block  # pyright: ignore
             q, k, v = qkv(norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            if self.omega is not None:
+                theta = torch.arange(T, device=x.device)[:, None] * self.omega
+                q, k = turned(q, theta), turned(k, theta)
             mask = None if self.bias is None else self.bias(T).to(q.dtype)
             attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
             x = x + out(attended.transpose(1, 2).flatten(2))
@@ -99,6 +123,13 @@ class Plain(nn.Module):
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         return F.linear(x_BTD, self.embedding.weight)
+
+
+def turned(x_BHTK: Tensor, theta_TR: Tensor) -> Tensor:
+    """Returns both halves of the channels rotated against each other."""
+    a, b = x_BHTK.float().chunk(2, dim=-1)
+    cos, sin = theta_TR.cos(), theta_TR.sin()
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x_BHTK.dtype)
 
 
 class Mask(nn.Module):
@@ -132,8 +163,8 @@ class Mask(nn.Module):
         return bias
 
 
-def plain(config: Config, positions: int, bias: nn.Module | None) -> Peer:
-    model = Plain(config, positions=positions, bias=bias)
+def plain(config: Config, positions: int, bias: nn.Module | None, rotary: bool = False) -> Peer:
+    model = Plain(config, positions=positions, bias=bias, rotary=rotary)
     return Peer(model, model, model.logits)
 
 
@@ -190,11 +221,12 @@ def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable
     hf = partial(hugging_face, config, longest)
     bias = Mask(config.model.n_heads, scheme)
     masked = {"plain + mask": partial(plain, config, 0, bias)}
-    return {
+    peers = {
         "rope": {
             "x-transformers": partial(x, rotary_pos_emb=True),
             "HF NeoX": partial(hf, "NeoX"),
             "HF Llama": partial(hf, "Llama"),
+            "plain": partial(plain, config, 0, None, True),
         },
         "alibi": {
             "x-transformers": partial(x, alibi_pos_bias=True),
@@ -210,13 +242,15 @@ def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable
             "plain": partial(plain, config, longest, None),
         },
     }[scheme]
+    *_, last = peers.values()
+    return peers | {"compiled": lambda: Compiled(last())}
 
 
 def trainer(model: Transformer | Peer, tokens_BT: Tensor, config: Config, bf16: bool) -> Any:
     """Returns a call that does one optimizer step."""
     parameters = [p for p in model.train().parameters() if p.requires_grad]
     if isinstance(model, Transformer):
-        optimizer = optimizers_of(model, config.train)[0]
+        (optimizer,) = optimizers_of(model, config.train)
     else:
         optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
     device = tokens_BT.device
@@ -228,8 +262,7 @@ def trainer(model: Transformer | Peer, tokens_BT: Tensor, config: Config, bf16: 
                 if isinstance(model, Transformer):
                     nats = model.sum_token_nll(model(part), part) / tokens_BT.numel()
                 else:
-                    logits = model.logits(model.hidden(part)).float().flatten(0, 1)
-                    nats = F.cross_entropy(logits, part.flatten()) * len(part) / len(tokens_BT)
+                    nats = model.mean_nats(part) * len(part) / len(tokens_BT)
             nats.backward()
         norm = nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -260,7 +293,7 @@ def scorer(model: Transformer | Peer, tokens_BT: Tensor) -> Any:
 def rows_of(scheme: str, asked: argparse.Namespace) -> Iterator[list[str]]:
     """Yields a row for each thing that is timed and each peer."""
     words = [f"scheme={scheme}", f"model={asked.model}", f"runtime.device={asked.device}"]
-    words += [f"runtime.threads={asked.threads}"]
+    words += [f"runtime.threads={asked.threads}", "train=adamw"]
     experiment = resolve(words)
     config = experiment.config
     device = devices.device_of(config.runtime, ALONE)
@@ -275,9 +308,12 @@ def rows_of(scheme: str, asked: argparse.Namespace) -> Iterator[list[str]]:
     def timed(what: list[str], build: Any, *shape: int, rounds: int) -> Iterator[list[str]]:
         draws = torch.Generator().manual_seed(0)
         tokens_BT = torch.randint(V, shape, generator=draws).to(device)
-        ours, *theirs = in_turn([build(model, tokens_BT) for model in models.values()], rounds)
+        taken = {n: m for n, m in models.items() if what[0] == "train" or n != "compiled"}
+        clock = time.process_time if device.type == "cpu" else time.perf_counter
+        calls = [build(model, tokens_BT) for model in taken.values()]
+        ours, *theirs = in_turn(calls, rounds, clock=clock)
         speed = f"{tokens_BT.numel() / median(ours):.0f}"
-        for name, seconds in zip(list(models)[1:], theirs, strict=True):
+        for name, seconds in zip(list(taken)[1:], theirs, strict=True):
             ratio = median(a / b for a, b in zip(seconds, ours, strict=True))
             yield [scheme, *what, name, f"{ratio:.2f}", speed]
 

@@ -54,15 +54,16 @@ def in_turn(
 
 def trainer(model: Transformer, config: Config, tokens_BT: Tensor) -> Callable[[], object]:
     """Returns a call that does one optimizer step in fp32."""
-    optimizer = optimizers_of(model, config.train)[0]
+    optimizers = optimizers_of(model, config.train)
     draws = torch.Generator()
 
     def step() -> float:
         x_BTD = model.train()(tokens_BT, generator=draws)
         (model.sum_token_nll(x_BTD, tokens_BT) / tokens_BT.numel()).backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         model.scheme.clamp_parameters()
         return float(norm)
 
