@@ -85,10 +85,8 @@ class Plain(nn.Module):
         self.heads = size.n_heads
         self.embedding = nn.Embedding(V, D)
         self.positions = nn.Embedding(positions, D) if positions else None
-        self.bias, self.omega = bias, None
-        if rotary:
-            half = config.shape.d_head // 2
-            self.omega = nn.Buffer(10_000.0 ** (-torch.arange(half) / half))
+        self.bias, half = bias, config.shape.d_head // 2
+        self.omega = nn.Buffer(10_000.0 ** (-torch.arange(half) / half)) if rotary else None
         norm, linear = partial(nn.LayerNorm, D, bias=False), partial(nn.Linear, bias=False)
         self.blocks = nn.ModuleList(
             nn.ModuleList(
