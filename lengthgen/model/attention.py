@@ -25,6 +25,7 @@ from torch import Tensor
 
 from lengthgen.model.kernels import (
     Causal,
+    CausalDistances,
     SavedWeights,
     flex,
     flex_takes,
@@ -123,8 +124,14 @@ def blocked(
 ) -> Tensor:
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
     biases: list[Tensor] = []
-    if c.hooks.bias or c.hooks.visible or c.key_padding_BS is not None:
-        biases = [_additive(at) for _, at in _blocks(c, q_BHQK, k_BHSK, block)]
+    blocks = [at for _, at in _blocks(c, q_BHQK, k_BHSK, block)]
+    if c.hooks.toeplitz and c.key_padding_BS is None:
+        table_HS = distance_table(c)
+        for at in blocks:
+            n, S = at.rows.stop - at.rows.start, at.cols.stop
+            biases.append(CausalDistances.apply(table_HS[:, :S], n))  # pyright: ignore[reportArgumentType]
+    elif c.hooks.bias or c.hooks.visible or c.key_padding_BS is not None:
+        biases = [_additive(at) for at in blocks]
     scale = c.shape.d_head**-0.5
     out = SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)
     return out  # pyright: ignore[reportReturnType]

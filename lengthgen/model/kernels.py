@@ -23,6 +23,7 @@ from torch.utils._triton import has_triton  # not public; as PyTorch itself test
 
 from lengthgen.schemes import parameters
 from lengthgen.schemes.absolute import alignment
+from lengthgen.schemes.relative_shift import skew, unskew
 
 UNDERFLOW = 104.0  # exp(-104) is 0 in fp32, subnormal numbers included
 FLEX_BLOCK = 128  # of FlexAttention: queries, and keys
@@ -227,6 +228,22 @@ class Causal(torch.autograd.Function):
         return d_out
 
 
+class CausalDistances(torch.autograd.Function):
+    """The bias of the last n of S queries from a table over distances [H, S], later keys hidden.
+
+    Returns [H, n, S]. Its gradient is summed along diagonals by strides, without an index.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table_HS: Tensor, n: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows = F.pad(table_HS.flip(-1), (0, n - 1), value=-math.inf)
+        return skew(rows[:, None].expand(-1, n, -1).contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, d_HnS: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return unskew(d_HnS).sum(-2)[:, : d_HnS.shape[-1]].flip(-1), None
+
+
 class SavedWeights(torch.autograd.Function):
     """softmax(q k^T scale + bias) v by blocks of queries; the weights are kept for the backward.
 
@@ -255,8 +272,9 @@ class SavedWeights(torch.autograd.Function):
             last = S - Q + hi
             s = torch.bmm(q3[:, lo:hi], k3[:, :last].transpose(1, 2))
             if biases:
-                with_bias = torch.add(s.view(B, H, hi - lo, last), biases[n])
-                w = with_bias.softmax(-1).to(q.dtype).view(B * H, hi - lo, last)
+                s = s.to(biases[n].dtype)  # first: an addition of two dtypes takes twice as long
+                s.view(B, H, hi - lo, last).add_(biases[n])
+                w = s.softmax(-1).to(q.dtype)
             else:
                 s[:, :, last - (hi - lo) :] += later[: hi - lo, : hi - lo]
                 w = s.softmax(-1)
