@@ -25,7 +25,7 @@ ROOMS = {
     "experiment": 265,
     "generation": 90,
     "hub": 1178,
-    "model": 1110,
+    "model": 1150,
     "pipeline": 121,
     "probes": 614,
     "report": 2278,
