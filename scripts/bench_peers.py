@@ -9,8 +9,7 @@ Peers, all of lengthgen's width, depth, heads and vocabulary, with tied embeddin
 x-transformers   Decoder with flash attention: rope, alibi, t5
 HF NeoX, Llama   transformers, SDPA: rope (Llama's gated network has 2/3 of the width)
 HF BLOOM         transformers: alibi
-HF GPT-2         transformers, SDPA: learned_absolute
-plain            fused qkv, SDPA; learned positions, none or rotation: learned_absolute, nope, rope
+plain            fused qkv, SDPA; no positions or rotation: nope, rope
 plain + mask     the same with its bias as an additive mask of SDPA, formed once per length (alibi)
                  or in every layer's call from its parameters (kerple, t5)
 compiled         plain under torch.compile, with mask or rotation, up to its loss: training alone
@@ -77,14 +76,11 @@ class Compiled(Peer):
 class Plain(nn.Module):
     """A GPT in 30 lines: what one writes without a library."""
 
-    def __init__(
-        self, config: Config, *, positions: int, bias: nn.Module | None, rotary: bool
-    ) -> None:
+    def __init__(self, config: Config, *, bias: nn.Module | None, rotary: bool) -> None:
         super().__init__()
         size, D = config.model, config.model.d_model
         self.heads = size.n_heads
         self.embedding = nn.Embedding(V, D)
-        self.positions = nn.Embedding(positions, D) if positions else None
         self.bias, half = bias, config.shape.d_head // 2
         self.omega = nn.Buffer(10_000.0 ** (-torch.arange(half) / half)) if rotary else None
         norm, linear = partial(nn.LayerNorm, D, bias=False), partial(nn.Linear, bias=False)
@@ -105,8 +101,6 @@ class Plain(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         x, T = self.embedding(tokens_BT), tokens_BT.shape[1]
-        if self.positions is not None:
-            x = x + self.positions.weight[:T]
         for block in self.blocks:
             norm, qkv, out, mlp_norm, mlp_in, mlp_out = block  # pyright: ignore
             q, k, v = qkv(norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -161,8 +155,8 @@ class Mask(nn.Module):
         return bias
 
 
-def plain(config: Config, positions: int, bias: nn.Module | None, rotary: bool = False) -> Peer:
-    model = Plain(config, positions=positions, bias=bias, rotary=rotary)
+def plain(config: Config, bias: nn.Module | None, rotary: bool = False) -> Peer:
+    model = Plain(config, bias=bias, rotary=rotary)
     return Peer(model, model, model.logits)
 
 
@@ -189,21 +183,18 @@ def hugging_face(config: Config, longest: int, name: str) -> Peer:
     import transformers
 
     size = config.model
-    words: dict[str, Any] = {  # GPT-2, BLOOM; NeoX and Llama take the same under other names
+    words: dict[str, Any] = {  # BLOOM's; NeoX and Llama take the same under other names
         **{"vocab_size": V, "tie_word_embeddings": True, "hidden_size": size.d_model},
         **{"n_layer": size.n_layers, "n_head": size.n_heads},
     }
-    if name == "GPT-2":
-        dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-        words |= {"n_inner": size.d_ff, "n_positions": longest, **dropouts}
-    elif name != "BLOOM":
+    if name != "BLOOM":
         words |= {
             "num_hidden_layers": words.pop("n_layer"),
             "num_attention_heads": words.pop("n_head"),
             "max_position_embeddings": longest,
             "intermediate_size": size.d_ff if name == "NeoX" else size.d_ff * 2 // 3,
         }
-    kind = {"GPT-2": "gpt2", "BLOOM": "bloom", "NeoX": "gpt_neox", "Llama": "llama"}[name]
+    kind = {"BLOOM": "bloom", "NeoX": "gpt_neox", "Llama": "llama"}[name]
     settings = transformers.AutoConfig.for_model(kind, **words)
     model: Any = transformers.AutoModelForCausalLM.from_config(settings)
 
@@ -218,13 +209,13 @@ def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable
     x = partial(x_transformers, config, longest)
     hf = partial(hugging_face, config, longest)
     bias = Mask(config.model.n_heads, scheme)
-    masked = {"plain + mask": partial(plain, config, 0, bias)}
+    masked = {"plain + mask": partial(plain, config, bias)}
     peers = {
         "rope": {
             "x-transformers": partial(x, rotary_pos_emb=True),
             "HF NeoX": partial(hf, "NeoX"),
             "HF Llama": partial(hf, "Llama"),
-            "plain": partial(plain, config, 0, None, True),
+            "plain": partial(plain, config, None, True),
         },
         "alibi": {
             "x-transformers": partial(x, alibi_pos_bias=True),
@@ -233,12 +224,7 @@ def peers_of(scheme: str, config: Config, longest: int) -> Mapping[str, Callable
         },
         "kerple": masked,
         "t5": {"x-transformers": partial(x, rel_pos_bias=True), **masked},
-        "nope": {"plain": partial(plain, config, 0, None)},
-        "learned_absolute": {
-            "x-transformers": x,
-            "HF GPT-2": partial(hf, "GPT-2"),
-            "plain": partial(plain, config, longest, None),
-        },
+        "nope": {"plain": partial(plain, config, None)},
     }[scheme]
     *_, last = peers.values()
     return peers | {"compiled": lambda: Compiled(last())}
@@ -320,14 +306,13 @@ def rows_of(scheme: str, asked: argparse.Namespace) -> Iterator[list[str]]:
         shape = (config.train.batch, config.train.length)
         yield from timed(["train", precision], step, *shape, rounds=asked.rounds)
     for n in lengths:
-        if scheme != "learned_absolute" or n <= config.train.length:  # it has no value there
-            few = max(1, asked.rounds * 2048 // max(2048, n))
-            yield from timed([f"eval {n:,}", "fp32"], scorer, 1, n, rounds=few)
+        few = max(1, asked.rounds * 2048 // max(2048, n))
+        yield from timed([f"eval {n:,}", "fp32"], scorer, 1, n, rounds=few)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--schemes", default="rope,alibi,kerple,t5,nope,learned_absolute")
+    parser.add_argument("--schemes", default="rope,alibi,kerple,t5,nope")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", default="1")
