@@ -207,8 +207,14 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_training(selection: Selection) -> pd.DataFrame:
-    """Returns the findings of series at every checkpoint; `tokens` are those seen there."""
-    every = pd.concat([selection.earlier, selection.rows])
+    """Returns the findings of series at every checkpoint; `tokens` are those seen there.
+
+    Runs of which no earlier checkpoint is evaluated are left out of a series that has others: at
+    the end it would be a mean of more seeds than before.
+    """
+    earlier, rows = selection.earlier, selection.rows
+    alone = rows["series"].isin(earlier["series"]) & ~rows["run"].isin(earlier["run"])
+    every = pd.concat([earlier, rows[~alone]])
     tables = [findings(own).assign(tokens=n) for n, own in every.groupby("tokens_seen")]
     return pd.concat(tables, ignore_index=True)
 
