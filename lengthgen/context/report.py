@@ -24,7 +24,7 @@ from lengthgen.report.statistics import Sums, perplexity, scores, shown_number
 from lengthgen.report.tables import Table, TableCell
 
 TITLE = "Use of context"
-AXES = "length in tokens", "depth in the text"  # of the figure of retrieval
+HEAT_AXES = "length in tokens", "depth in the text"  # of the figure of retrieval
 OWN_PROTOCOLS = (FORGETTING.name, RETRIEVAL.name, KEY_TOKENS.name)
 REACHES = [
     "A length is the longest one up to which all pass; in brackets the 95 % interval of its test, "
@@ -254,8 +254,8 @@ def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
         axes.set_xticks(range(len(columns)), lengths)
         axes.set_yticks(range(len(DEPTHS)), depths)
         drawn.charts.append(
-            interactive.heat_map(name, values, names=AXES, orders=(lengths, depths))
+            interactive.heat_map(name, values, names=HEAT_AXES, orders=(lengths, depths))
         )
-    for draw, name in zip((drawn.supxlabel, drawn.supylabel), AXES, strict=True):
+    for draw, name in zip((drawn.supxlabel, drawn.supylabel), HEAT_AXES, strict=True):
         draw(name, fontsize=style.FONT_SIZE)
     return drawn

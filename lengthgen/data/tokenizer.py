@@ -156,7 +156,7 @@ def pieces(text: str, *, sentencepiece: bool = False, size: int = PIECE) -> Iter
 
     That is behind a letter before a blank or a full stop of Chinese, or between two lines; with
     SentencePiece before a blank. A text of other tokenizers without such a place is cut all the
-    same, a word of LONGEST characters into two.
+    same, a word of UNBROKEN characters into two.
     """
     begin, ends = 0, re.compile(r"[^\W_](?=[ \r\n\u3002\uff0c])|\S\n(?=[^\s/])")
     longest, size = len(text) if sentencepiece else UNBROKEN, min(size, PIECE)

@@ -117,7 +117,7 @@ def test_a_text_without_blanks_is_cut_too(
     folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, letters: str
 ) -> None:
     monkeypatch.setattr("lengthgen.data.tokenizer.PIECE", 40)
-    monkeypatch.setattr("lengthgen.data.tokenizer.LONGEST", 110)
+    monkeypatch.setattr("lengthgen.data.tokenizer.UNBROKEN", 110)
     text = letters * 5_000
     assert max(map(len, pieces(text))) <= 110
     (folder / "long.txt").write_text(text)

@@ -385,7 +385,7 @@ def test_tokens_of_sentencepiece_stand_for_all_bytes(
     other = load(files(folder, tokenizer=str(path)), cache_dir).corpus
     at, text = other.train.names.index("blanks.txt"), (folder / "blanks.txt").read_text()
     assert other.train.document(at).tolist() == read_tokenizer(path).encode(text).ids
-    monkeypatch.setattr("lengthgen.data.token_cache.LONGEST", 40)
+    monkeypatch.setattr("lengthgen.data.token_cache.UNBROKEN", 40)
     write(folder, {"dna.txt": "ab" * 500})
     said = refusal(load, files(folder, tokenizer=str(path)), cache_dir)
     assert "dna.txt has 400 characters without a blank" in said
