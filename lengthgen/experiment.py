@@ -254,7 +254,7 @@ def config_of(
     defaults: the file of a run, which may be somebody else's, can only keep it off the net.
     """
     plain = schema.to_plain(directory.load_config(run_dir))
-    sent = {k: x for k, x in compose.own_defaults().items() if k.startswith("runtime.wandb")}
+    sent = compose.sent()
     if plain["runtime"]["wandb"] in ("off", "offline"):
         del sent["runtime.wandb"]
     cache = plain["runtime"]["cache"]

@@ -166,6 +166,7 @@ class Tracker:
         import wandb
         from wandb.errors import AuthenticationError
 
+        _refuse_settings_of([self._run_dir])
         for name in [n for n, text in os.environ.items() if n.startswith("WANDB_") and not text]:
             del os.environ[name]  # W&B would refuse some of them
         mode = self._mode(None)  # for auto WANDB_MODE, or that of the folder
@@ -342,6 +343,7 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         needs = 'needs wandb-workspaces; pip install "lengthgen[report]"'
         raise UserError(f"track report {needs}") from None
     runtime = config.runtime
+    _refuse_settings_of(run_dirs)
     ids = [_id_of(run_dir, directory.load_config(run_dir)) for run_dir in run_dirs]
     project = runtime.wandb_project or os.environ.get("WANDB_PROJECT") or "lengthgen"
     try:
@@ -362,10 +364,17 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
         wandb.teardown()
 
 
+def _refuse_settings_of(run_dirs: Sequence[Path]) -> None:
+    """Raises UserError in the folder of a run that says where W&B is: one's key would go there."""
+    here, inside = Path.cwd(), any(Path.cwd().is_relative_to(run.resolve()) for run in run_dirs)
+    if files := [*here.glob("*wandb/settings")] if inside else []:
+        raise UserError(f"{files[0]} would decide where this is sent; go to another folder")
+
+
 def _id_of(run_dir: Path, config: Config) -> str:
     """Returns the id of a run in W&B: its own and that of its training."""
     about = directory.read_provenance(run_dir, run=config.run_id)
-    return f"{config.run_id}-{about['training']}" if about else config.run_id
+    return f"{config.run_id}-{own}" if (own := about.get("training")) else config.run_id
 
 
 def _kinds(config: Config) -> dict[str, str]:

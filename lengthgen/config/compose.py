@@ -147,6 +147,25 @@ def own_defaults() -> dict[str, Any]:
     return flatten(defaults()) | user_defaults()
 
 
+def sent() -> dict[str, Any]:
+    """Returns what the user's own defaults say of what is sent, and where to, by dotted key."""
+    own = {k: x for k, x in own_defaults().items() if k.startswith("runtime.wandb")}
+    return {key: _resolved(key, value) for key, value in own.items()}
+
+
+def _resolved(key: str, value: Any) -> Any:
+    """Returns a value by itself, of which a part may be another's, such as ${oc.env:HOME}."""
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.create({"value": value})["value"]
+    except OmegaConfBaseException as error:
+        raise UserError(f"{key}={value}: {first_line(error)}; give a value") from None
+
+
 def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
     """Returns the user's defaults as overrides, without those that the given ones replace.
 
@@ -158,7 +177,8 @@ def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list
     for key in flat:
         if key not in known:
             raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
-    words = [word for own in overrides_of(flat) for word in _spelled_out(own)]
+    own = [word.replace(r"\${", "${") for word in overrides_of(flat)]  # theirs may look elsewhere
+    words = [word for each in own for word in _spelled_out(each)]
     return beneath(words, overrides, config_dir=config_dir)
 
 
@@ -198,15 +218,7 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
 
 def root_of(changes: Mapping[str, Any]) -> Path:
     """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
-    root = (own_defaults() | dict(changes))["runtime.root"]
-    if isinstance(root, str) and "${" in root:
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
-
-        try:
-            root = OmegaConf.create({"root": root})["root"]
-        except OmegaConfBaseException as error:
-            raise UserError(f"runtime.root={root}: {first_line(error)}; give a folder") from None
+    root = _resolved("runtime.root", (own_defaults() | dict(changes))["runtime.root"])
     if not root:
         raise UserError("runtime.root: an empty value is no folder; give runtime.root=runs")
     if not isinstance(root, str | Path):
@@ -238,6 +250,9 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
         _refuse_unknown_choice(override, folders, config_dir)
     plain = _composed([_as_typed(override) for override in every], config_dir)
     plain.pop(GRID, None)
+    if config_dir is not None and (config_dir.resolve().parent / "config.yaml").is_file():  # a run
+        given = {override.key_or_group for override in parsed}
+        plain["runtime"] |= {k[8:]: value for k, value in sent().items() if k not in given}
     if "task" in plain:
         task = plain.pop("task")
         for override in parsed:
@@ -269,10 +284,7 @@ def expand(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[st
 
     Raises UserError for an axis without points, and for a key that is swept and set again.
     """
-    parsed = _parse(overrides)
-    for a, b in itertools.combinations(parsed, 2):
-        if a.key_or_group == b.key_or_group and (a.is_sweep_override() or b.is_sweep_override()):
-            raise UserError(f"{a.input_line} and {b.input_line} set one key; drop one of them")
+    parsed = _parse_grid(overrides)
     axes = [_axis(o, choices(o.key_or_group, config_dir=config_dir)) for o in parsed]
     return [list(point) for point in itertools.product(*axes)]
 
@@ -293,7 +305,7 @@ def axes(overrides: Sequence[str], *, config_dir: Path | None) -> tuple[list[str
     interval(a,b), tag(log,interval(a,b)) and int(interval(a,b)) are intervals.
     """
     fixed, several = list[str](), list[Axis]()
-    for override in _parse(overrides):
+    for override in _parse_grid(overrides):
         key, sweep = str(override.get_key_element()), cast(Any, override.value())
         if not override.is_sweep_override():
             fixed.append(str(override.input_line))
@@ -303,6 +315,15 @@ def axes(overrides: Sequence[str], *, config_dir: Path | None) -> tuple[list[str
             words = _axis(override, choices(override.key_or_group, config_dir=config_dir))
             several.append(Axis(key, [word.removeprefix(f"{key}=") for word in words]))
     return fixed, several
+
+
+def _parse_grid(overrides: Sequence[str]) -> list[Override]:
+    """Returns the words as overrides. Raises UserError for a key that is swept and set again."""
+    parsed = _parse(overrides)
+    for a, b in itertools.combinations(parsed, 2):
+        if a.key_or_group == b.key_or_group and (a.is_sweep_override() or b.is_sweep_override()):
+            raise UserError(f"{a.input_line} and {b.input_line} set one key; drop one of them")
+    return parsed
 
 
 def _axis(override: Override, names: Iterable[str]) -> list[str]:
@@ -432,7 +453,8 @@ def _as_override(value: object) -> str:
     if isinstance(value, str | Path) and not PLAIN.fullmatch(str(value)):
         from hydra.core.override_parser.types import Quote, QuotedString
 
-        return QuotedString(text=str(value), quote=Quote.single).with_quotes()
+        text = str(value).replace("${", r"\${")  # what a run's file says is no word of the user's
+        return QuotedString(text=text, quote=Quote.single).with_quotes()
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 

@@ -58,10 +58,17 @@ def _arrow(compression: str) -> Callable[[Any], Any]:
     return opened
 
 
+def _xz(file: Any) -> Any:
+    opened: Any = lzma.LZMAFile(file)  # noqa: SIM115
+    # It passes over a second stream that is damaged where it begins, and takes this for its end.
+    opened._buffer.raw._trailing_error = ()
+    return opened
+
+
 # What decompresses a file, by its first bytes; pzstd begins with a frame that is skipped.
 COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
     rb"\x1f\x8b\x08": gzip.open,
-    rb"\xfd7zXZ\0|\x5d\0\0": lzma.open,
+    rb"\xfd7zXZ\0|\x5d\0\0": _xz,
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": _arrow("bz2"),
     rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": _arrow("zstd"),
     rb"\x04\x22\x4d\x18": _arrow("lz4"),
@@ -124,6 +131,8 @@ def _rows(
     """Yields text and group of each row of a file, None for a blank line."""
 
     def read(row: Any) -> tuple[str, str]:
+        if kind != ".csv" and isinstance(row, dict):
+            _refuse_twice(cast("dict[Any, Any]", row).pop(None, ()), column, group)
         return column_text(row, column), group_of(row, group)
 
     match kind:
@@ -156,21 +165,19 @@ def _rows(
                 raise ValueError(f"{why}; is its first line a header?")
             yield from map(read, rows)
         case ".json":
-            yield from map(read, _json_rows(stream, column, group))
+            yield from map(read, _json_rows(stream))
         case _:
             for line in stream:
                 content = line.decode("utf-8-sig")
-                yield read(_json(content, column, group)) if content.strip() else None
+                yield read(_json(content)) if content.strip() else None
 
 
-def _json(text: str | bytes, *columns: str | None) -> Any:
-    """Returns the value of a JSON text. Raises ValueError for one of the columns given twice."""
+def _json(text: str | bytes) -> Any:
+    """Returns a value of JSON: objects that have a name twice with all their names, under None."""
 
-    def pairs(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    def pairs(fields: list[tuple[str, Any]]) -> dict[Any, Any]:
         row = dict(fields)
-        if len(row) < len(fields):
-            _refuse_twice([name for name, _ in fields], *columns)
-        return row
+        return row if len(row) == len(fields) else {**row, None: [name for name, _ in fields]}
 
     def whole(digits: str) -> int | Decimal:  # Python reads no int of 5,000
         return int(digits) if len(digits) < 4_000 else Decimal(digits)
@@ -184,15 +191,15 @@ def _refuse_twice(names: Sequence[str], *columns: str | None) -> None:
             raise ValueError(f"has two columns called {column!r}; remove or rename one")
 
 
-def _json_rows(stream: io.BufferedReader, *columns: str | None) -> Iterator[Any]:
+def _json_rows(stream: io.BufferedReader) -> Iterator[Any]:
     """Yields the rows of a list or object over any number of lines, and of a row per line."""
     first = next((line for line in stream if line.strip()), b"[]")
     try:
-        rows = _json(first, *columns)
+        rows = _json(first)
     except json.JSONDecodeError:
-        rows = _json(first + stream.read(), *columns)
+        rows = _json(first + stream.read())
     yield from rows if isinstance(rows, list) else [rows]
-    yield from (_json(line, *columns) for line in stream if line.strip())
+    yield from (_json(line) for line in stream if line.strip())
 
 
 def _batches(
@@ -203,7 +210,7 @@ def _batches(
     import pyarrow.parquet as pq
 
     if kind == ".parquet":
-        table: Any = pq.ParquetFile(stream)
+        table: Any = pq.ParquetFile(stream, page_checksum_verification=True)
         return _kinds(table.schema_arrow, *columns), table.iter_batches(64, columns=columns)
     if stream.peek(6).startswith(b"ARROW1"):  # a file of Arrow, not a stream as of save_to_disk
         reader: Any = pa.ipc.open_file(stream)

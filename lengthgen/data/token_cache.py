@@ -310,7 +310,10 @@ def damage(folder: Path) -> str | None:
     with suppress(OSError, ValueError):
         known = json.loads((folder / ".hashed.json").read_bytes())
     try:
-        for name, digest in json.loads((folder / SUMS).read_bytes()).items():
+        sums = json.loads((folder / SUMS).read_bytes())
+        if {path.name for path in folder.glob("[!.]*")} - {SUMS, *sums}:
+            raise ValueError
+        for name, digest in sums.items():
             stat = (folder / name).stat()
             now[name] = [digest, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
             if known.get(name) != now[name] and sha256_of(folder / name) != digest:

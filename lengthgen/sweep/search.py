@@ -2,8 +2,9 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +41,7 @@ def search(
 ) -> list[Trial]:
     """Returns n trials, the best one first; fewer if a run fails, or if there are no more points.
 
-    A point is tried once: where the sampler repeats itself, one of the others is drawn.
+    A training is tried once: where the sampler repeats itself, one of the others is drawn.
 
     `run` is given `jobs` points at a time. A trial is a function of the losses before it, and runs
     that are done are not repeated: rerun to resume, with a larger n to add trials.
@@ -59,25 +60,29 @@ def search(
     study = optuna.create_study(sampler=sampler)
     space, trials = {axis.key: _distribution(axis) for axis in axes}, list[Trial]()
     others, tried = optuna.samplers.RandomSampler(seed=0), list[dict[str, Any]]()
+    n_points, known = math.prod(map(_n_values, axes)), set[str]()
 
-    def ask() -> optuna.Trial:
-        study.sampler = sampler
-        while (trial := study.ask(space)).params in tried:
+    def ask() -> Iterator[tuple[optuna.Trial, Point]]:
+        while len(tried) < n_points:
+            trial = study.ask(space)
+            if trial.params not in tried:
+                tried.append(trial.params)
+                chosen = [f"{key}={value}" for key, value in trial.params.items()]
+                [point] = grid.points([*words, *chosen], config_dir=config_dir, plugins=plugins)
+                if (training := tuning.training_of(point)) not in known:
+                    known.add(training)
+                    study.sampler = sampler
+                    yield trial, replace(point, varied={k: str(v) for k, v in trial.params.items()})
+                    continue
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             study.sampler = others
-        tried.append(trial.params)
-        return trial
 
-    n = min(n, math.prod(map(_n_values, axes)))
-    while len(trials) < n and all(trial.state.state in SETTLED for trial in trials):
-        asked = [ask() for _ in range(min(jobs, n - len(trials)))]
-        points: list[Point] = []
-        for trial in asked:
-            chosen = [f"{key}={value}" for key, value in trial.params.items()]
-            [point] = grid.points([*words, *chosen], config_dir=config_dir, plugins=plugins)
-            points.append(replace(point, varied={k: str(v) for k, v in trial.params.items()}))
-        states = run([*{point.run_id: point for point in points}.values()])
-        for trial, point in zip(asked, points, strict=True):
+    new = ask()
+    while all(trial.state.state in SETTLED for trial in trials):
+        if not (asked := [*islice(new, min(jobs, n - len(trials)))]):
+            break
+        states = run([point for _, point in asked])
+        for trial, point in asked:
             state = states[point.run_id]
             loss = tuning.loss_at_t(point) if state.state == "done" else math.inf
             study.tell(trial, loss)
@@ -87,9 +92,9 @@ def search(
 
 def _n_values(axis: Axis) -> int:
     """Returns how many values an axis has, a large number for an interval of real numbers."""
-    if axis.values:
-        return len(axis.values)
     low, high = axis.low, axis.high
+    if axis.values or low == high:
+        return len(axis.values) or 1
     return high - low + 1 if isinstance(low, int) and isinstance(high, int) else sys.maxsize
 
 

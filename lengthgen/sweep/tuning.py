@@ -53,7 +53,7 @@ def tuning_points(
     if not set(RATES) & set(varied):
         raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
     # Without those whose ratio is the rate of no parameters.
-    distinct = {(p.config.scheme.name, *_rates(p), p.config.seed): p for p in reversed(every)}
+    distinct = {training_of(point): point for point in reversed(every)}
     return [*reversed(distinct.values())]
 
 
@@ -70,6 +70,12 @@ def on_tuning_split(overrides: Sequence[str], *, say: Say) -> list[str]:
     if any(word.startswith("eval=") for word in kept):
         say("of eval=NAME, targets and precision are taken; T alone is measured, at 128 endpoints")
     return ["eval.endpoints=128", *kept, *(f"{key}={value}" for key, value in FIXED.items())]
+
+
+def training_of(point: Point) -> str:
+    """Returns the run id, that of all ratios if the scheme has no parameters, whose rate it is."""
+    train = point.config.train.model_copy(update={"scheme_lr_ratio": _rates(point)[1]})
+    return point.config.model_copy(update={"train": train}).run_id
 
 
 def _rates(point: Point) -> tuple[float, float | None]:

@@ -117,6 +117,7 @@ CONFIGURATIONS = [
     "task=copy task.examples=300 train.length=80 train.batch_tokens=160",
     "model.arch=encoder_decoder scheme=t5 eval.lengths=[2T,4T]",
     "study=plain train.steps=7",
+    r"corpus=files corpus.path=/x corpus.text_column='\${oc.env:HOME}'",  # of a run, and no word
 ]
 
 

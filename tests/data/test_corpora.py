@@ -263,7 +263,7 @@ def test_the_second_of_two_processes_waits_and_says_so(folder: Path, cache_dir: 
     assert said[0].startswith(f"waiting for another process that builds {built}; if there is none")
 
 
-@pytest.mark.parametrize("harm", ["flipped", "cut", "gone", "swapped"])
+@pytest.mark.parametrize("harm", ["flipped", "cut", "gone", "swapped", "emptied"])
 def test_a_damaged_cache_is_named_and_built_again(folder: Path, cache_dir: Path, harm: str) -> None:
     """Every file that holds what is read, whether a run asks for its tokens or a new one does."""
     whole = load(files(folder), cache_dir).corpus
@@ -273,6 +273,7 @@ def test_a_damaged_cache_is_named_and_built_again(folder: Path, cache_dir: Path,
         other = contents[{"train.bin": "validation.bin"}.get(name, "train.bin")]
         changed = bytearray(other if harm == "swapped" else content)
         changed[len(changed) // 2] ^= 1 if harm == "flipped" else 0
+        changed = b"{}" if harm == "emptied" else changed
         (kept / name).unlink()
         if harm != "gone":
             (kept / name).write_bytes(changed[:-1] if harm == "cut" else changed)

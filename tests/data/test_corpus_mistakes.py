@@ -194,6 +194,7 @@ ODD = {
     "b.jsonl": '{"id": ' + "9" * 5000 + ', "text": "A, b"}\n{"text": "C"}\n',
     "b.csv": 'id, text\n1, "A, b"\n2, "C"\n',
     "macintosh.csv": 'text\r"A, b"\rC\r',
+    "nested.jsonl": '{"text": "A, b", "of": {"text": 1, "text": 2}}\n{"text": "C"}',
 }
 
 
@@ -241,8 +242,23 @@ def test_compressed_files_are_read_by_content_and_cut_ones_are_damaged(
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
     path = write(tmp_path, {name: PACKED[name](content)}) / name
     assert {d.text for part in read_all(files(tmp_path)) for d in part} == {*texts}
-    path.write_bytes(path.read_bytes()[:-9])
-    assert " is damaged (" in refusal(read_all, files(tmp_path))
+    whole = path.read_bytes()
+    for harmed in (whole[:-9], whole + b"?" + whole[1:], whole + whole[:-9], whole + b"behind it"):
+        path.write_bytes(harmed)
+        assert " is damaged (" in refusal(read_all, files(tmp_path))
+
+
+def test_a_page_of_parquet_that_differs_from_its_checksum_is_refused(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"text": ["A", "unaltered", "z"]}),
+        tmp_path / "b.parquet",
+        compression="none",
+        write_page_checksum=True,
+        use_dictionary=False,
+    )
+    path = tmp_path / "b.parquet"
+    path.write_bytes(path.read_bytes().replace(b"unaltered", b"UNaltered", 1))
+    assert "CRC checksum verification failed" in refusal(read_all, files(path))
 
 
 def test_of_a_folder_that_was_written_twice_the_last_write_is_read(tmp_path: Path) -> None:
@@ -255,13 +271,17 @@ def test_of_a_folder_that_was_written_twice_the_last_write_is_read(tmp_path: Pat
     one, both = tmp_path / "one", tmp_path / "both"
     saved(40, "old").save_to_disk(one, num_shards=4)
     saved(40, "new").save_to_disk(one, num_shards=2)
-    for path in (one, f"{one}/*.arrow"):
+    saved(40, "other").save_to_disk(one / "below/it")
+    for path in (one, f"{one}/*.arrow", f"{one}/**/*.arrow"):
         assert words(path) == {"new"}
         assert sum(map(len, read_all(files(path)))) == 40
     splits = {"train": saved(40, "old"), "validation": saved(9, "old"), "more": saved(9, "old")}
     datasets.DatasetDict(**splits).save_to_disk(both)
     datasets.DatasetDict({"train": saved(40, "new")}).save_to_disk(both)
     assert words(both) == {"new"}
+    assert words(one / "below/it") == {"other"}
+    saved(40, "alone").save_to_disk(both)
+    assert "state.json and dataset_dict.json are two writes" in refusal(read_all, files(both))
     (shard, *_) = one.glob("*.arrow")
     shard.rename(tmp_path / shard.name)
     assert f"({shard.name} is not there)" in refusal(read_all, files(one))

@@ -81,6 +81,9 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
         (["train.lr=1e-2,0.01,1e-3,2e-3,1e-3"], 3),  # a value twice
         (["train.lr=1e-3,2e-3", "seed=int(interval(1,3))"], 6),
         (["train.batch_tokens=range(64,193,64)", "scheme=rope,nope"], 6),
+        (["train.lr=interval(1e-3,1e-3)"], 1),
+        (["scheme=rope,t5", "train.scheme_lr_ratio=null,1,16"], 3),  # RoPE has no parameters
+        (["model.d_head=null,8", "eval.targets=4,8"], 1),  # of one training
     ],
 )
 def test_a_search_tries_each_point_once_and_all_before_it_ends(

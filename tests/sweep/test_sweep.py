@@ -156,6 +156,7 @@ REFUSED = {
     "sweep --slurm time=5,cpus=0": "--slurm: cpus: '0' should be greater than 0",
     "sweep train.lr=interval(2,1) --search 2": "train.lr: `low <= high` must hold, but got (low=2",
     "sweep 'train.lr=tag(log,interval(0,1))' --search 2": "give interval(a,b) with a below b, and",
+    "sweep seed=1,2 --search 2 seed=3": "seed=1,2 and seed=3 set one key; drop one of them",
     "sweep --search 2": "--search: no key has several values; give",
     "sweep seed=1,2 --search 2 --slurm time=5": "--search: each point depends on",
     "tune": "train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3",

@@ -217,8 +217,12 @@ def test_the_file_of_a_run_sends_nothing_and_nowhere(
     said("eval", root, "--lengths", "24", "runtime.wandb_project=ours", "runtime.wandb=auto")
     push(trained, "--again")
     said("train", "--from", str(run_dir), "seed=2", root, "runtime.wandb=online")
+    study = "# @package _global_\nruntime: {wandb: online, wandb_entity: theirs}\n"
+    (run_dir / "conf/study").mkdir(parents=True)
+    (run_dir / "conf/study/more.yaml").write_text(study)
+    said("train", *WORDS, "study=more", f"--config-dir={run_dir}/conf", "seed=3", root)
     sent = [run.variables for run in backend.runs.values()]
-    assert len(sent) == 3
+    assert len(sent) == 4
     assert "ours" in [run["project"] for run in sent]
     assert not [run for run in sent if "theirs" in run.values()]
     assert not any("model.safetensors" in run.files for run in backend.runs.values())
@@ -346,8 +350,16 @@ def test_the_end_of_other_processes_does_not_cut_short_what_a_failed_run_sends(
     assert seen == [heard]
 
 
-def test_what_cannot_be_pushed_is_one_line(shell: Shell, trained: Path) -> None:
+def test_what_cannot_be_pushed_is_one_line(
+    shell: Shell, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = f"runtime.root={trained}"
+    (one_run(trained) / "wandb").mkdir()
+    (one_run(trained) / "wandb/settings").write_text("[default]\nbase_url = http://theirs\n")
+    with monkeypatch.context() as inside:
+        inside.chdir(one_run(trained))  # where W&B would send one's key to that
+        (line,) = said("track", "push", root, code=2)
+        assert "wandb/settings would decide where this is sent; go to another folder" in line
     assert shell.refused("track", "push", root, "runtime.wandb=off").startswith("runtime.wandb=o")
     assert shell.refused("track", "push", root, "lost").startswith("lost: no such run in")
 

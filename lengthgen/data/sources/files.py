@@ -211,10 +211,11 @@ def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[P
 def _current(files: Sequence[Path], key: str) -> list[Path]:
     """Returns the files without those of an earlier write, which what lists the last leaves out.
 
-    That is state.json of `datasets`, and _metadata of parquet. Raises UserError for what nothing
-    lists: shards of two writes, such as a-0-of-2 and a-0-of-3, and one in two formats, such as
-    a.csv and a.csv.gz.
+    That is state.json of `datasets`, which lists no folder below, and _metadata of parquet. Raises
+    UserError for what nothing lists: shards of two writes, such as a-0-of-2 and a-0-of-3, and one
+    in two formats, such as a.csv and a.csv.gz.
     """
+    top = os.path.commonpath([file.parent for file in files or [Path()]])
 
     @cache
     def listed(folder: Path) -> set[Path]:
@@ -222,6 +223,8 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
         try:
             if table := next((name for name in TABLES if [*folder.glob(name)]), None):
                 raise ValueError(f"a table of {TABLES[table]}, whose log is not read")
+            if state.is_file() and (folder / "dataset_dict.json").is_file():
+                raise ValueError("state.json and dataset_dict.json are two writes")
             plain = json.loads(state.read_bytes()) if state.is_file() else {}
             names = {file["filename"] for file in plain.get("_data_files", ())}
             names |= parts_of(metadata) if metadata.is_file() else set()
@@ -237,7 +240,8 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
     kept = [file for file in files if _is_split(file.parent)]
     for file in [file for file in kept if suffix_of(file) in COLUMNAR]:
         lists = [names for folder in file.parents[:3] if (names := listed(folder))]
-        if lists and not any(file in names for names in lists):
+        above = [folder / "state.json" for folder in file.parents[1:] if folder.is_relative_to(top)]
+        if any(map(Path.is_file, above)) or (lists and not any(file in names for names in lists)):
             kept.remove(file)
     writes: dict[tuple[str, str], set[str]] = {}
     for file in kept:

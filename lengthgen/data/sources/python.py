@@ -29,7 +29,7 @@ MOST_DIGITS = 0.2  # of the characters that are not blank; a file with more is a
 MOST_BYTES = 500_000  # so is a longer file
 # Wheels for every machine, whatever the interpreter is; `--no-deps`: none of what they require.
 PIP = [
-    *("-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--retries", "2"),
+    *("-P", "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--retries", "2"),
     *("--only-binary=:all:", "--platform=any", "--python-version=3.13"),
     *("--implementation=py", "--abi=none", "--disable-pip-version-check"),
 ]
