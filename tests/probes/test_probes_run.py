@@ -153,4 +153,4 @@ def test_an_error_of_a_custom_probe_is_one_line_and_nothing_is_kept_of_it(
     words = ["--plugin", "uncertainty.py", "--probes", "uncertainty"]
     error = shell.error_of("probe", *words, f"runtime.root={run_dir.parent}")
     assert re.match(f"probe uncertainty: .*{message}", error)
-    assert not (run_dir / probes.ROWS).exists()
+    assert not (run_dir / "probes.jsonl").exists()

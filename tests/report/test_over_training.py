@@ -77,10 +77,10 @@ def test_an_incomplete_last_checkpoint_is_not_replaced_by_an_earlier_one() -> No
 def test_a_seed_without_earlier_checkpoints_is_left_out_over_training() -> None:
     rows = rows_of("rope", "alibi")
     alone = (rows["seed"] == 2) & (rows["tokens_seen"] < LAST)
-    assert lines_of(shown_of(rows[~alone]), "training") == lines_of(
-        shown_of(rows[rows["seed"] != 2]), "training"
+    assert lines_of(shown_of(rows.loc[~alone]), "training") == lines_of(
+        shown_of(rows.loc[rows["seed"] != 2]), "training"
     )
-    assert findings(rows[~alone]).equals(findings(rows))
+    assert findings(rows.loc[~alone]).equals(findings(rows))
 
 
 def test_lines_go_through_what_each_checkpoint_alone_shows() -> None:
