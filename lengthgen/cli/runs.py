@@ -32,9 +32,7 @@ def show_runs(arguments: Runs = None) -> None:
         with directory.or_said(run_dir, "shown", say):
             config = directory.load_config(run_dir)
             print_table(*runs_table([record(run_dir)]))
-            usual = f"train.precision={schema.native_precision(config.runtime.device)}"
-            words = [w for w in schema.overrides_giving(config) if w != usual]
-            words = [w for w in words if not w.startswith("runtime.")]
+            words = [w for w in schema.overrides_giving(config) if not w.startswith("runtime.")]
             plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
             words += [word for path in plugins for word in ("--plugin", path)]
             command, init = "train", config.train.init_from

@@ -436,7 +436,7 @@ def test_dape_equals_two_convolutions_over_the_keys_of_each_query(
 def test_path_equals_reflecting_each_key_by_every_token_up_to_the_query(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lengthgen.schemes.content.path_attention.PIECE", piece)
+    monkeypatch.setattr("lengthgen.schemes.content.path_attention.REFLECTED", piece)
     part, x = drawn(PathAttention(SHAPE, rank=5, kernel=3)), some_x()
     q, k, _ = qkv()
 
