@@ -43,7 +43,8 @@ def generate(
 ) -> str:
     """Returns the prompt and what follows it: up to the end of an answer, or `limit` tokens.
 
-    By default that is as many tokens as the longest answer among the tests has, TOKENS for texts.
+    By default that is as many tokens as the longest answer among the tests has; CONTINUED for
+    texts.
     """
     objective, given = opened.objective, opened.config.eval
     tokens, beginning = prompt_tokens(opened, tokenizer, prompt), opened.plan.corpus.beginning

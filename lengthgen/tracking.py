@@ -366,7 +366,8 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
 
 def _refuse_settings_of(run_dirs: Sequence[Path]) -> None:
     """Raises UserError in the folder of a run that says where W&B is: one's key would go there."""
-    here, inside = Path.cwd(), any(Path.cwd().is_relative_to(run.resolve()) for run in run_dirs)
+    here = Path.cwd()
+    inside = any(here.is_relative_to(run.resolve()) for run in run_dirs)
     if files := [*here.glob("*wandb/settings")] if inside else []:
         raise UserError(f"{files[0]} would decide where this is sent; go to another folder")
 

@@ -60,6 +60,8 @@ def write_report(
     if any(word.startswith("study=") for word in conditions):
         rows, named = _of_study(arguments, config_dir, plugin)
         return _write(rows, out or Path("results") / named, as_json, push, latex=latex)
+    if check and push:
+        raise UserError(f"--push {push}: --check writes nothing; drop one of them")
     folders = [Path(name).resolve() for name in names if (Path(name) / load.ROWS).is_file()]
     if folders and conditions and out is None and not check:
         raise UserError("a part of a folder needs --out DIR")
@@ -70,8 +72,6 @@ def write_report(
     rows = load.load_rows(paths or directory.every(root), checkpoints=True, say=warn)
     if conditions:
         rows = report.matching(rows, conditions)
-    if check and push:
-        raise UserError(f"--push {push}: --check writes nothing; drop one of them")
     if check:
         return _check(rows)
     out = out or Path(names[0] if folders and len(names) == 1 else "report")

@@ -252,7 +252,8 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     plain.pop(GRID, None)
     if config_dir is not None and (config_dir.resolve().parent / "config.yaml").is_file():  # a run
         given = {override.key_or_group for override in parsed}
-        plain["runtime"] |= {k[8:]: value for k, value in sent().items() if k not in given}
+        own = {key: value for key, value in sent().items() if key not in given}
+        plain["runtime"] |= {k.removeprefix("runtime."): value for k, value in own.items()}
     if "task" in plain:
         task = plain.pop("task")
         for override in parsed:

@@ -107,7 +107,7 @@ def _known(plan: Plan) -> Ints:
 
 
 def key_length(plan: Plan) -> int:
-    """Returns the tokens of a key: enough for KEYS different ones."""
+    """Returns the tokens of a key: enough for N_KEYS different ones."""
     return max(2, math.ceil(math.log(N_KEYS) / math.log(max(2, min(POOL, len(_known(plan)))))))
 
 

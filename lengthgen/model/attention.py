@@ -19,6 +19,7 @@ B batch, T tokens, H heads, Q queries, S keys, K head width.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,15 +124,14 @@ def blocked(
     q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext, *, block: int = BLOCK
 ) -> Tensor:
     """Attention by blocks of queries with its own backward pass: training on a CPU."""
-    biases: list[Tensor] = []
-    blocks = [at for _, at in _blocks(c, q_BHQK, k_BHSK, block)]
+    biases: list[Any] = []
     if c.hooks.toeplitz and c.key_padding_BS is None:
         table_HS = distance_table(c)
-        for at in blocks:
-            n, S = at.rows.stop - at.rows.start, at.cols.stop
-            biases.append(CausalDistances.apply(table_HS[:, :S], n))  # pyright: ignore[reportArgumentType]
+        for queries, at in _blocks(c, q_BHQK, k_BHSK, block):
+            of_keys, n = table_HS[:, : at.cols.stop], queries.stop - queries.start
+            biases.append(CausalDistances.apply(of_keys, n))
     elif c.hooks.bias or c.hooks.visible or c.key_padding_BS is not None:
-        biases = [_additive(at) for at in blocks]
+        biases = [_additive(at) for _, at in _blocks(c, q_BHQK, k_BHSK, block)]
     scale = c.shape.d_head**-0.5
     out = SavedWeights.apply(q_BHQK, k_BHSK, v_BHSK, block, scale, *biases)
     return out  # pyright: ignore[reportReturnType]

@@ -103,8 +103,8 @@ def dots(
 ) -> Figure | None:
     """Draws perplexity at T and at the length `last` of many series, as the tables are sorted.
 
-    `lengths`: T of each series. A value beyond FAILED times the least is written at the edge. None
-    of few series, whose lines can be distinguished.
+    `lengths`: T of each series. A value beyond OFF_SCALE times the least is written at the edge.
+    None of few series, whose lines can be distinguished.
     """
     losses = _finite(findings, "loss")
     losses = losses[~losses["reference"]].set_index(["series", "length"])["value"]

@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
 def save(
     run_dir: Path, *, run: str, step: int, weights: Mapping[str, Tensor], trainer: dict[str, Any]
 ) -> None:
-    """Writes the checkpoint of a step, and drops all but KEPT."""
+    """Writes the checkpoint of a step, and drops all but MOST_KEPT."""
     _write(run_dir / "checkpoints", run, step, weights, trainer)
     for superseded in status.checkpoint_folders(run_dir)[:-MOST_KEPT]:
         shutil.rmtree(superseded, ignore_errors=True)

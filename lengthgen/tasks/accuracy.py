@@ -100,7 +100,7 @@ AT_LENGTH = (
 
 
 def _at(length: int, cell: pd.DataFrame, wrong_RD: Floats) -> list[Any]:
-    """Returns the values of COLUMNS at a length, from the first wrong tokens; nan: none."""
+    """Returns the values of AT_LENGTH at a length, from the first wrong tokens; nan: none."""
     D = wrong_RD.shape[1]
     share = as_share(ratio(np.isnan(wrong_RD).astype(float), np.ones(D)), D)
     first_error = np.nanmedian(wrong_RD) if share.value < 1 else np.nan

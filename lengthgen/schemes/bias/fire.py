@@ -30,7 +30,7 @@ from lengthgen.schemes.parameters import as_linear, of_layer
 from lengthgen.schemes.relative_shift import skew
 
 EPSILON = 1e-6
-QUERIES_AT_ONCE = 128  # queries at a time; bounds what is held in addition to the bias
+QUERIES_AT_ONCE = 128  # bounds what is held in addition to the bias
 
 
 class Pieces(NamedTuple):
