@@ -1,4 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
 """The audit of a model: how much context it uses, on one page with one sentence on top."""
 
 import json

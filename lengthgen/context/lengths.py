@@ -1,4 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
 """How far a model copies, finds and predicts: the longest length up to which all pass a test.
 
     copies       fine: copy accuracy >= FINE; coarse: more right than behind other text, its 95 %
@@ -68,8 +67,11 @@ def reach(tests: Mapping[int, Test]) -> Reach | None:
 
 def hits(rows: pd.DataFrame, places: Sequence[int], *, of: str = "hits") -> Sums:
     """Returns the sums of hits over these places of the rows' lists, and how often they counted."""
-    totals = [rows[name].map(lambda x: sum(x[i] for i in places)) for name in (of, "tries")]
-    return Sums(rows, lambda own: (totals[0][own.index], totals[1][own.index]))
+
+    def at_places(own: pd.DataFrame, name: str) -> "pd.Series[float]":
+        return pd.Series([sum(x[i] for i in places) for x in own[name]], own.index, dtype=float)
+
+    return Sums(rows, lambda own: (at_places(own, of), at_places(own, "tries")))
 
 
 def own_rows(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:

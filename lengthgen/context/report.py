@@ -1,5 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 """The section of a report on the use of context: how far, in sentences, a table and figures."""
 
 import textwrap
@@ -170,13 +168,13 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
         counts = of.groupby("length")[["n_scores", "score", "n_tokens", "nats"]].sum()
         last = counts.iloc[-1]
         others = (last["nats"] - last["score"]) / (last["n_tokens"] - last["n_scores"])
-        sample = {p.length: sums.sample([p]) for p in curve_points(sums, name)}
+        sample = {p.length: sums.sample([p]) for p in curve_points(sums, str(name))}
         cells = [
             TableCell(shown_number(perplexity(s.mean(0).value)) if (s := sample.get(n)) else "-")
             for n in columns
         ]
         part = f"{last['n_scores'] / last['n_tokens']:.1%}"
-        lines.append([TableCell(name), TableCell(part), *cells, TableCell(f"{others:.3f}")])
+        lines.append([TableCell(str(name)), TableCell(part), *cells, TableCell(f"{others:.3f}")])
     chosen = own["config"].astype(str).iloc[0].partition('"evaluator": "')[2].partition('"')[0]
     yield Table(
         title="Perplexity of key tokens, by context length",

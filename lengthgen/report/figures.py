@@ -1,6 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportIndexIssue=false, reportOperatorIssue=false
 """The figures of runs on text; a figure is None where nothing of what it shows was evaluated.
 
 None of them needs a legend: lines are named at their ends.
@@ -80,7 +77,8 @@ def curve(
     if each and not is_many(rows):
         return None
     rows = _drawn(rows)
-    rows = rows.assign(**np.exp(rows[["value", "low", "high"]].clip(upper=80)))
+    ppl: Any = np.exp(rows[["value", "low", "high"]].clip(upper=80))
+    rows = rows.assign(**ppl)
     least, most = rows["value"].min(), rows["value"].max()
 
     def scale(axes: Axes) -> None:
@@ -108,7 +106,7 @@ def dots(
     """
     losses = _finite(findings, "loss")
     losses = losses[~losses["reference"]].set_index(["series", "length"])["value"]
-    ppl = np.exp(losses.clip(upper=80)).to_dict()
+    ppl: dict[Any, float] = losses.clip(upper=80).map(math.exp).to_dict()
     names = [name for name in colours if (name, last) in ppl and last > lengths.get(name, last)]
     if len(names) <= style.MAX_LINES:
         return None
@@ -120,7 +118,8 @@ def dots(
     drawn = style.new_figure(title, width=NARROW, height=0.7 + 0.23 * len(names))
     axes = drawn.subplots()
     for y, name in enumerate(names):
-        start, end, look = at_T[name], min(ppl[name, last], edge), {"color": colours[name]}
+        start, end = at_T[name], min(ppl[name, last], edge)
+        look: Any = {"color": colours[name]}
         axes.plot([start, end], [y, y], linewidth=1.2, **look)
         axes.plot(start, y, "o", markersize=5, markerfacecolor="white", **look)
         axes.plot(end, y, "o" if end == ppl[name, last] else ">", markersize=6, **look)
@@ -173,12 +172,12 @@ def gain(findings: pd.DataFrame, *, colours: Colours | None = None) -> Figure | 
 
 def gain_scale(rows: pd.DataFrame) -> tuple[Scale, str]:
     """Returns the axis of gains, and its unit."""
-    low = min(-LINEAR, rows[["value", "low"]].min(axis=None))
-    high = max(LINEAR, rows[["value", "high"]].max(axis=None))
+    low = min(-LINEAR, float(rows[["value", "low"]].min().min()))
+    high = max(LINEAR, float(rows[["value", "high"]].max().max()))
     is_wide, unit = max(-low, high) > 4 * LINEAR, "nats per token; above 0 it helps"
+    sizes = [digit * 10.0**e for e in range(-1, 3) for digit in (1, 3)]
     if is_wide:  # to the next tick, so that the lowest and the highest values lie between two
         unit = f"nats per token, logarithmic beyond {LINEAR}; above 0 it helps"
-        sizes = [digit * 10.0**e for e in range(-1, 3) for digit in (1, 3)]
         low, high = (min((s for s in sizes if s >= most), default=most) for most in (-low, high))
         low = -low
 
@@ -205,14 +204,17 @@ def positions(rows: pd.DataFrame, *, colours: Colours | None = None) -> Figure |
     rows = rows[rows["length"] == rows.groupby(["series", "run"])["length"].transform("max")]
     if rows.empty:
         return None
-    ends = [position_bins(*at) for at in zip(rows["train_length"], rows["length"], strict=True)]
+    ends: list[Any] = [
+        position_bins(*at) for at in zip(rows["train_length"], rows["length"], strict=True)
+    ]
     lists = ["length", "position_nats", "position_tokens"]  # length: the last position of a bin
     bins = rows.assign(length=ends).explode(lists).astype(dict.fromkeys(lists, float))
     bins["octave"] = np.ceil(4 * np.log2(bins["length"] / bins["train_length"]))
     by_octave = bins[bins["octave"] >= -20].groupby([*LINE, "octave", "run"], dropna=False)
     sums = by_octave.agg({"position_nats": "sum", "position_tokens": "sum", "length": "max"})
     sums["value"] = sums["position_nats"] / sums["position_tokens"]
-    means = _drawn(sums.groupby([*LINE, "length"], dropna=False, as_index=False)["value"].mean())
+    by_line = sums.groupby([*LINE, "length"], dropna=False)["value"].mean()
+    means = _drawn(by_line.reset_index())
     least, most = means["value"].min(), means["value"].max()
 
     def scale(axes: Axes) -> None:
@@ -275,7 +277,7 @@ def draw_lines(
             named = order[: style.MAX_LINES]
             rows = rows[rows["series"].isin([*named, *(f"{name}, {LAST_T}" for name in named)])]
             title += f"; grey: the other {len(order) - len(named)}"
-        panels = {PANELS[by](value): own for value, own in rows.groupby(by)}
+        panels = {PANELS[by](value): rows[rows[by] == value] for value in sorted({*rows[by]})}
     columns = ABREAST if is_small else min(2, len(panels))
     n_rows = math.ceil(len(panels) / columns)
     width, height = (NARROW, 1.4) if is_small else (width if columns == 1 else 11.0, 3.9)
@@ -287,10 +289,11 @@ def draw_lines(
     for i, (axes, (name, panel)) in enumerate(zip(grid, panels.items(), strict=False)):
         for _, other in grey.groupby("series"):
             axes.plot(other["length"], other["value"], color="0.75", linewidth=0.8)
-        for series, line in panel.groupby("series"):
+        for series in sorted({*panel["series"]}):
+            line = panel[panel["series"] == series]
             solid = {"linestyle": "-"} if is_small and series == name else {}
             dot = {"marker": "." if len(line) == 1 else across.marker}
-            axes.plot(line["length"], line["value"], **styles[series] | solid | dot)
+            axes.plot(line["length"], line["value"], **{**styles[series], **solid, **dot})
             band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
             if bands:
                 axes.fill_between(line["length"], line["low"], line["high"], **band)
@@ -337,7 +340,8 @@ def draw_shares(
     axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
     style.length_axis(axes, rows["length"], trained=trained)
     bands = own["series"].nunique() <= style.MAX_LINES  # of more they would cover the lines
-    for series, line in rows.groupby("series", sort=False):
+    for series in rows["series"].unique():
+        line = rows[rows["series"] == series]
         is_own = not line["reference"].iloc[0]
         axes.plot(
             line["length"], line["value"], **styles[series], marker="o" * is_own, markersize=3
@@ -364,7 +368,8 @@ def _ends(
 ) -> list[LineEnd]:
     """Returns the names of lines without T, which the panel has, and where a line ends early."""
     ends: list[LineEnd] = []
-    for last in panel[~panel["reference"]].drop_duplicates("series", keep="last").itertuples():
+    each: Any = panel[~panel["reference"]].drop_duplicates("series", keep="last")
+    for last in each.itertuples():
         T = f"T={last.train_length}"
         text = last.series.replace(f" ({T})", "").replace(f"({T}, ", "(")
         if format_end and last.length < panel["length"].max():
@@ -395,7 +400,7 @@ def line_styles(rows: pd.DataFrame, colours: Colours) -> Mapping[str, Style]:
 
     A reference is thin: dotted for the last T tokens only, dashed for a variant.
     """
-    lines = rows.drop_duplicates("series")
+    lines: Any = rows.drop_duplicates("series")
     styles: dict[str, Style] = {}
     for line in lines[lines["reference"]].itertuples():
         dashes = (0, (1, 1.5)) if line.variant == LAST_T else (0, (3, 2))

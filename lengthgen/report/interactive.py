@@ -1,5 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 """Charts of a page: what a figure of lines shows, with hover and a legend that filters.
 
 Vega-Lite draws them in the browser, as chart.json says; vl-convert-python carries its code.
@@ -41,7 +39,7 @@ def vega() -> str:
         return kept.read_bytes().decode()
     import vl_convert
 
-    script = vl_convert.javascript_bundle()
+    script = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
     with suppress(UserError):  # a folder that cannot be written
         replace_file(kept, script.encode())
     return script
@@ -93,11 +91,13 @@ def chart(
     labels = {s: to_values.transform((1, at))[1] for s, at in zip(named, placed, strict=True)}
     write = write or (shown_number if axes.get_yscale() == "log" else "{:.3f}".format)
     shown = [name for name in order if name in last.index]
-    bases = {(row.scheme, row.train_length): name for name, row in reversed([*last.iterrows()])}
-    for row in rows.reset_index(drop=True).itertuples():
+    keys = zip(last["scheme"], last["train_length"], last.index, strict=True)
+    bases = {(scheme, T): str(name) for scheme, T, name in reversed([*keys])}
+    every: Any = rows.reset_index(drop=True)
+    for row in every.itertuples():
         has_interval, name = math.isfinite(row.high - row.low), row.series
         base = next((n for n in (name, name.rpartition(", ")[0]) if n in shown), None)
-        of = base or bases.get((row.scheme, row.train_length), name)
+        of = str(base or bases.get((row.scheme, row.train_length), name))
         interval = f" [{write(row.low)}, {write(row.high)}]" if has_interval else ""
         value = {
             **{"series": visible(name), "of": visible(of), "named": of in named},
@@ -147,7 +147,7 @@ def heat_map(
 def _ticks(axis: Axis) -> Spec:
     """Returns the ticks of an axis that have names, as properties of one of Vega-Lite."""
     places = axis.get_ticklocs()
-    labels = axis.get_major_formatter().format_ticks(places)
+    labels = axis.get_major_formatter().format_ticks([*map(float, places)])
     ticks = {f"{at:.10g}": label for at, label in zip(places, labels, strict=True) if label}
     names = f"({json.dumps(ticks)})[toString(datum.value)]"
     return {

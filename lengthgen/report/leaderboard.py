@@ -1,5 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false
 """The rules of a table of schemes: which rows it takes, and which of them is better."""
 
 import json
@@ -21,8 +19,10 @@ from lengthgen.report.tables import Numbers, Table, TableCell
 
 SEEDS = 3  # at least, of a row
 SHARED = ("model.", "train.")  # sections of a configuration that all rows share
-FREE = ("train.lr", "train.scheme_lr_ratio", "train.tuned", "train.checkpoint_every")
-FREE += ("train.keep_checkpoints", "train.keep_optimizer", "train.val_every")
+FREE = (
+    *("train.lr", "train.scheme_lr_ratio", "train.tuned", "train.checkpoint_every"),
+    *("train.keep_checkpoints", "train.keep_optimizer", "train.val_every"),
+)
 SCORED = ("corpus", "fingerprint", "packed", "precision", "targets", "endpoints")  # what is scored
 Facts = Mapping[str, Any]
 

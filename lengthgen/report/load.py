@@ -1,4 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 """Runs as one table: a row per run, variant, protocol, length and document.
 
 It comes from run directories (eval.jsonl, config.yaml, env.json, train.jsonl) and from folders of
@@ -28,18 +27,22 @@ ROWS, MANIFEST = "rows.parquet", "manifest.json"
 # What all rows of a cell share, the cell's own key first.
 CELL = ["run", "variant", "protocol", "targets", "precision", "endpoints", "tokens_seen", "length"]
 # The columns by type. Names, and those that may be absent:
-LABELS = ["run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"]
-LABELS += ["parts", "protocol", "precision", "endpoints"]
-OPTIONAL = ["variant", "document", "group", "skipped", "trained_in", "unit", "weights"]
-OPTIONAL += ["settings"]
+LABELS = [
+    *("run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"),
+    *("parts", "protocol", "precision", "endpoints"),
+]
+OPTIONAL = ["variant", "document", "group", "skipped", "trained_in", "unit", "weights", "settings"]
 FLAGS, JSONS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
 INTEGERS = ["seed", "train_length", "tokens_seen", "max_context", "length", "n_documents"]
-REALS = ["nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"]
-REALS += ["copy_tokens", "targets", "token_hits", "stop_errors", "chance"]
-REALS += ["score", "n_scores"]
-REALS += ["parameters", "train_seconds", "peak_mib", "tokens_per_s"]
-ARRAYS = ["position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"]
-ARRAYS += ["hits", "exact", "tries"]
+REALS = [
+    *("nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"),
+    *("copy_tokens", "targets", "token_hits", "stop_errors", "chance", "score", "n_scores"),
+    *("parameters", "train_seconds", "peak_mib", "tokens_per_s"),
+]
+ARRAYS = [
+    *("position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"),
+    *("hits", "exact", "tries"),
+]
 OF_CONTEXT = ["score", "n_scores", "hits", "exact", "tries"]  # which rows of text alone may lack
 COLUMNS = [*LABELS, *OPTIONAL, *FLAGS, *INTEGERS, *REALS, *ARRAYS, *JSONS]
 TYPES: dict[str, Any] = {
@@ -190,7 +193,7 @@ def _table(measured: Sequence[Measured]) -> pd.DataFrame:
     of_task = ["unit", "chance"]  # which a skipped length of a task lacks
     of_run = rows.groupby("run")[of_task]
     rows[of_task] = of_run.ffill().fillna(of_run.bfill())
-    rows = rows.assign(**{name: rows["run"].map(about[name]) for name in about})
+    rows = rows.assign(**{str(name): rows["run"].map(about[name]) for name in about})
     references = {config.run_id: config.eval.reference_variants for _, config, _ in measured}
     of_row = zip(rows["run"], rows["variant"], strict=True)
     return typed(rows.assign(reference=[variant in references[run] for run, variant in of_row]))
@@ -229,8 +232,8 @@ def of_model(rows: Sequence[Mapping[str, Any]], config: Config) -> pd.DataFrame:
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     table = table.reindex(columns=COLUMNS).astype(TYPES)
-    objects = [*LABELS, *OPTIONAL, *ARRAYS]
-    return table.assign(**table[objects].where(table[objects].notna(), None))
+    objects: Any = table[[*LABELS, *OPTIONAL, *ARRAYS]]
+    return table.assign(**objects.where(objects.notna(), None))
 
 
 def _without_values(rows: pd.DataFrame) -> pd.DataFrame:
@@ -261,7 +264,8 @@ def _saved(path: Path) -> pd.DataFrame:
     if missing := [n for n in COLUMNS if n not in {*table, *OF_CONTEXT, "group", "settings"}]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
     table = table.reindex(columns=COLUMNS)
-    return typed(table.assign(**{name: [*map(_plain, table[name])] for name in ARRAYS}))
+    arrays: dict[str, Any] = {name: [*map(_plain, table[name])] for name in ARRAYS}
+    return typed(table.assign(**arrays))
 
 
 def _plain(values: Any) -> list[Any] | None:

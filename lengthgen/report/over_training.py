@@ -1,5 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false
 """What changes over training: loss at T and the gains beyond it, at the checkpoints of runs.
 
 All of it is on the targets of the matched tail, which are the same at every checkpoint and length.
@@ -8,6 +6,7 @@ All of it is on the targets of the matched tail, which are the same at every che
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -64,7 +63,8 @@ def training_points(known: pd.DataFrame) -> pd.DataFrame:
 def losses(shown: pd.DataFrame, *, colours: Colours | None = None) -> Figure | None:
     """Draws the loss at T over training tokens; `shown` is what points returns."""
     rows = shown[shown["quantity"] == "loss"]
-    low, high = rows[["value", "low"]].min(axis=None), rows[["value", "high"]].max(axis=None)
+    low = float(rows[["value", "low"]].min().min())
+    high = float(rows[["value", "high"]].max().max())
 
     def scale(axes: Axes) -> None:
         axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
@@ -93,7 +93,7 @@ def gains(
         rows = rows.assign(length=rows["tokens"])
     scale, unit = gain_scale(rows)
     title = f"{what} {against}, with 95 % bands of paired differences"
-    look = {"across": across, "by": "times_T", "colours": colours}
+    look: Any = {"across": across, "by": "times_T", "colours": colours}
     return draw_lines(rows, scale, title, unit=unit, **look)
 
 
@@ -120,7 +120,7 @@ def training_summary(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
 
 def _numbers(known: pd.DataFrame) -> dict[int, Numbers]:
     own = known[known["protocol"] == HEADLINE]
-    return {int(n): Numbers(of_n) for n, of_n in own.groupby("tokens")}
+    return {int(n): Numbers(own[own["tokens"] == n]) for n in own["tokens"].unique()}
 
 
 def _T(shown: pd.DataFrame) -> str:

@@ -1,4 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportReturnType=false
 """A report: what runs show, as a page, tables, figures and rows."""
 
 import base64
@@ -157,7 +156,10 @@ def text_section(
             *tables.verdicts(numbers[main]),
             *(tables.perplexities(selection, own, name) for name, own in numbers.items()),
         ],
-        notes=[*selection.notes, *(_limit(*of, n_series=n_series) for of in limits.items())],
+        notes=[
+            *selection.notes,
+            *(_limit(str(n), of, n_series=n_series) for n, of in limits.items()),
+        ],
         data={f"curves{end}": curves(known)},
         summary=[
             tables.summary(
@@ -431,5 +433,6 @@ def write_pages(
 def matching(rows: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """Returns the rows of the runs that meet conditions, as `compose.runs_matching` reads them."""
     runs = rows.drop_duplicates("run").set_index("run")[["config", "state"]]
-    configs = {run: {**json.loads(own.config), "state": own.state} for run, own in runs.iterrows()}
+    states = zip(runs.index, runs["config"], runs["state"], strict=True)
+    configs = {str(run): {**json.loads(text), "state": state} for run, text, state in states}
     return rows[rows["run"].isin(compose.runs_matching(configs, conditions))]

@@ -1,10 +1,8 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 """Series: which rows can be compared, and the names of runs that differ in the seed alone."""
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,10 @@ VARYING = ["model", "train_length", "tokens_seen"]  # named where they vary
 RATIOS = ("train.scheme_lr_ratio", "scheme.lr_ratio")
 VARIANTS = ("scheme.variants", "variants")
 # Keys of a configuration that do not tell series apart, or that _science adds in another form.
-ASIDE = ("seed", "eval.", "train.checkpoint_every", "train.keep_", "train.val_every")
-ASIDE += ("train.tuned", "train.init_from", *RATIOS, *VARIANTS)
+ASIDE = (
+    *("seed", "eval.", "train.checkpoint_every", "train.keep_", "train.val_every"),
+    *("train.tuned", "train.init_from", *RATIOS, *VARIANTS),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,8 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     usual, folders = compose.root_of({}).resolve(), rows.attrs.get("folders", {})
     roots = {run: Path(folder).parent for run, folder in folders.items()}
     elsewhere = {run: str(root) for run, root in roots.items() if root.resolve() != usual}
-    rows = rows.reset_index(drop=True).assign(root=[elsewhere.get(run) for run in rows["run"]])
+    of_rows: Any = [elsewhere.get(run) for run in rows["run"]]
+    rows = rows.reset_index(drop=True).assign(root=of_rows)
     configs = rows["config"].astype(object)
     given = {c: json.loads(c).get("corpus", {}) for c in configs.unique()}
     has_bos = configs.map({c: corpus.get("bos", True) for c, corpus in given.items()})
@@ -132,9 +133,9 @@ def _selected(
     n_own = common.groupby([rows[key] for key in (*curve, "seed")]).transform("nunique")
     n_all = common.groupby([rows[key] for key in curve]).transform("nunique")
     has_all = (n_own > 0) & (n_own == n_all)
-    lengths = common.groupby(rows["series"]).agg(lambda own: sorted({*own.dropna().astype(int)}))
     for series, own in rows[~has_all].groupby("series"):
-        notes += _left_out(own, ", fewer lengths than other seeds", {}, lengths[series])
+        lengths = common[rows["series"] == series].dropna().astype(int).unique()
+        notes += _left_out(own, ", fewer lengths than other seeds", {}, lengths)
     rows = rows[has_all].reset_index(drop=True)
     cells = rows[[*CELL, "parts", "series"]].drop(columns="tokens_seen").drop_duplicates()
     return rows, earlier.merge(cells), notes
@@ -146,7 +147,7 @@ def _otherwise(others: pd.DataFrame, shown: pd.DataFrame) -> Iterator[str]:
     of_curve = ["run", "protocol", "variant"]
     is_there = {*shown[of_curve].fillna("").itertuples(index=False, name=None)}
     for (_, _, protocol), own in others.groupby(["run", "condition", "protocol"]):
-        mine, theirs = _words(own.iloc[-1]), _words(settings.loc[protocol])
+        mine, theirs = _words(own.iloc[-1]), _words(settings.loc[str(protocol)])
         differ = [key for key in mine if key in theirs and mine[key] != theirs[key]]
         has, not_has = (", ".join(f"{k}={x[k]}" for k in differ) for x in (mine, theirs))
         why = f" has {has}, shown is {not_has}" if differ else ", other targets are scored"
@@ -165,7 +166,7 @@ def _words(row: Any) -> dict[str, str]:
 
 
 def _left_out(
-    rows: pd.DataFrame, why: str, remedy: Mapping[str, str] | None, lengths: Sequence[int] = ()
+    rows: pd.DataFrame, why: str, remedy: Mapping[str, str] | None, lengths: Iterable[int] = ()
 ) -> Iterator[str]:
     """Yields a line on each run of the rows: "Not shown: rope-s1 (tail at 512, 1k)WHY: COMMAND".
 
@@ -204,7 +205,7 @@ def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
     """
     parts = rows["parts"].where(rows["variant"].notna(), "")
     keyed = rows.assign(parts=parts, variant=rows["variant"].fillna(""))
-    first = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
+    first: Any = keyed.sort_values(["seed", "run"]).drop_duplicates(KEYS).to_dict("records")
     varied = [*varied, *(field for field in VARYING if rows[field].nunique() > 1)]
     names = [_name(series, varied) for series in first]
     oracles = set[str]()

@@ -1,5 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-# pyright: reportIndexIssue=false, reportInvalidTypeArguments=false, reportReturnType=false
 """What series show, with intervals: losses, gains from context beyond T, verdicts, comparisons.
 
 Every number is a mean over seeds and documents of sums of nats, divided once; gains and differences
@@ -98,9 +96,9 @@ class Sums:
         if not shared.any():
             return None
         sums = [*self._nats[rows_PR][:, :, shared]]
-        of_shared = (of[shared] for of in (self._documents, counts_D, self._groups))
-        names = ("documents", "counts_D", "groups_D")
-        return Sample(seeds=seeds, sums=sums, **dict(zip(names, of_shared, strict=True)))
+        of = {"documents": self._documents, "counts_D": counts_D, "groups_D": self._groups}
+        of_shared: dict[str, Any] = {name: values[shared] for name, values in of.items()}
+        return Sample(seeds=seeds, sums=sums, **of_shared)
 
     def difference(self, a: CurvePoint, b: CurvePoint) -> Estimate | None:
         """Returns the loss of a minus that of b; None if they share no seed or document."""
@@ -300,7 +298,8 @@ def _losses(
         bits = loss.value / math.log(2) * n_tokens / n_bytes if n_bytes else math.nan
         yield p._asdict() | _numbers("loss", loss) | {"mark": marks.get(p, ""), "bits": bits}
     reasons = rows[rows["skipped"].notna()].groupby(["protocol", "series", "length"])["skipped"]
-    for key, reason in reasons.first().items():
+    of_key: dict[Any, str] = reasons.first().to_dict()
+    for key, reason in of_key.items():
         if key not in losses:
             yield {**CurvePoint(*key)._asdict(), "quantity": "loss", "word": reason}
 

@@ -1,5 +1,3 @@
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false
 """Tables of verdicts, perplexity and learning rates; as Markdown and for a terminal."""
 
 import math
@@ -153,7 +151,8 @@ class Numbers:
         facts = rows.drop_duplicates("series").set_index("series")
         self.T, self.n_seeds = facts["train_length"].to_dict(), facts["n_seeds"].to_dict()
         rows = rows[rows["quantity"] != "note"]
-        self.rows = rows.set_index(["series", "quantity", "length"]).to_dict("index")
+        known: Any = rows.set_index(["series", "quantity", "length"]).to_dict("index")
+        self.rows: dict[tuple[str, str, int], dict[str, Any]] = known
         losses = rows[rows["quantity"] == "loss"]
         self.lengths = sorted(set(losses["length"]))
         counts = losses["length"].value_counts()

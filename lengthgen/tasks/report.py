@@ -55,7 +55,7 @@ def results_of(rows: pd.DataFrame) -> list[TaskResults]:
         first = selection.rows.iloc[0]
         name = str(first["corpus"])
         name = f"{name}-{first['fingerprint'][:6]}" if name in results else name
-        about = first[["unit", "chance", "train_length"]].to_dict()
+        about: Any = first[["unit", "chance", "train_length"]].to_dict()
         measured = accuracies(selection.rows)
         results[name] = TaskResults(name=name, measured=measured, selection=selection, **about)
     return [*results.values()]

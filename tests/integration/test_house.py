@@ -12,12 +12,12 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE, TESTS, SCRIPTS = 18_935, 15_361, 1_145  # 3 % above what is there
+PACKAGE, TESTS, SCRIPTS = 19_035, 15_424, 1_145  # 3 % above what is there
 ROOMS = {
     "api": 160,
-    "cli": 1212,
+    "cli": 1214,
     "config": 1296,
-    "context": 925,
+    "context": 934,
     "data": 1745,
     "encoder_decoder": 231,
     "errors, escaping, files, terminal": 430,
@@ -28,7 +28,7 @@ ROOMS = {
     "model": 1150,
     "pipeline": 121,
     "probes": 614,
-    "report": 2278,
+    "report": 2367,
     "runs": 711,
     "schemes": 2599,
     "sweep": 666,

@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 """load: run directories and folders of rows become one table, and what cannot be shown is named."""
 
 import json

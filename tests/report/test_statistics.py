@@ -46,7 +46,8 @@ def numbers(
     table = findings(rows).fillna({"length": 0})
     own = table[(table["series"] == series) & (table["protocol"] == protocol)]
     own = own[own["quantity"] == quantity]
-    return {int(row.length): row for row in own.itertuples()}
+    lines: Any = own
+    return {int(row.length): row for row in lines.itertuples()}
 
 
 def notes(rows: pd.DataFrame) -> list[str]:
@@ -60,7 +61,8 @@ Sheet = tuple[Floats, Floats]  # sums [R, D], counts [D]
 
 
 def sheet(rows: pd.DataFrame, length: int, nats: str = "nats", tokens: str = "n_tokens") -> Sheet:
-    at = [r for r in rows.itertuples() if r.length == length]
+    lines: Any = rows
+    at = [r for r in lines.itertuples() if r.length == length]
     table = {(r.seed, r.document): (getattr(r, nats), getattr(r, tokens)) for r in at}
     seeds, documents = sorted({r.seed for r in at}), sorted({r.document for r in at})
     documents = [d for d in documents if table[seeds[0], d][1] > 0]
