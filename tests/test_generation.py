@@ -10,7 +10,7 @@ import torch
 from commands import Ran, Shell
 from small import SMALL_TASK, config_of, experiment_of, last_logits, small_config, small_model
 from tokenizers import Tokenizer
-from trained import ALONE, QUIET, train_and_evaluate
+from trained import QUIET, train_and_evaluate
 
 from lengthgen.config.schema import Config
 from lengthgen.errors import UserError
@@ -82,7 +82,7 @@ class Runs(NamedTuple):
 
 
 def trained_on(config: Config) -> tuple[Evaluation, Tokenizer]:
-    train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    train_and_evaluate(config)
     return open_trained(experiment_of(config), config.run_dir, is_varied=False, show=QUIET)
 
 

@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from small import create, plan_of, refusal, small_config
+from small import plan_of, refusal, small_config
 from small_corpora import load_tokens
 from torch import Tensor
 from trained import ALONE, QUIET, save_model, weights_of
 
 import lengthgen
 from lengthgen import pipeline
-from lengthgen.config.schema import Config
 from lengthgen.context import key_tokens, lengths, retrieval
 from lengthgen.context.lengths import Reach
 from lengthgen.data.sources import source_of
@@ -27,11 +26,9 @@ from lengthgen.data.tokenizer import given_tokenizer
 from lengthgen.data.windows import Span
 from lengthgen.experiment import of_run
 from lengthgen.files import read_rows
-from lengthgen.model.build import redesigned
 from lengthgen.report.load import load_rows
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings
-from lengthgen.schemes import design
 
 V = 200
 Given = Callable[[Tensor], Tensor]
@@ -158,41 +155,6 @@ def test_retrieval_asks_for_what_stands_in_the_text_and_for_nothing_else(tmp_pat
                 key = tokens[query.place - n_key + 1 : query.place + 1]
                 (at, *_) = (k for k in range(120) if tokens[k : k + n_key] == key)
                 assert at - begin - i * size == round(retrieval.DEPTHS[query.depth] * n), form
-
-
-def trained_copier() -> tuple[Config, Any]:
-    """Returns a trained model of one layer that copies texts of up to 32 tokens."""
-    config = small_config(
-        "scheme=nope_conv", "model.init_std=0.05", "model.n_layers=1", "train.length=64"
-    )
-    model = create(config, vocab_size=24).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for step in range(250):
-        generator = torch.Generator().manual_seed(step)
-        n = int(torch.randint(6, 33, (1,), generator=generator))
-        text = torch.randint(24, (32, n), generator=generator).repeat(1, 2)
-        nats = model.token_nll(model(text[:, :-1]), text[:, 1:])[:, n + 1 :].mean()
-        nats.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    return config, model.eval().requires_grad_(False)
-
-
-def test_a_mask_of_the_last_keys_leaves_a_trained_model_no_greater_length(tmp_path: Path) -> None:
-    config, model = trained_copier()
-    documents = [*np.random.default_rng(1).integers(24, size=(10, 200))]
-    how: Any = {"lengths": [8, 16, 32], "protocols": "forgetting", "documents": documents}
-
-    def logits(tokens_BT: Tensor) -> Tensor:
-        return model.logits(model(tokens_BT))
-
-    whole = lengths.coarse(rows_of(logits, tmp_path / "whole", **how), "model")
-    window = {"window": {"width": 0.25, "sinks": 0}}  # 16 keys of T = 64
-    parts = config.scheme.parts | window
-    model.scheme = redesigned(model, design(parts, layers=None, shape=config.shape))
-    masked = lengths.coarse(rows_of(logits, tmp_path / "masked", **how), "model")
-    assert values(whole)[0] == 32
-    assert values(masked)[:2] == (16, 16)
 
 
 def test_key_tokens_are_those_of_the_published_rule() -> None:

@@ -49,28 +49,22 @@ def archive(content: bytes) -> bytes:
 # What lies in the folder {}, the path in it, changes of the corpus, and what is said.
 FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"books/a.txt": "A", "zebra.txt": "A"}, "boks", {}, "{}/boks does not exist; did you mean bo"),
-    ({"a.docx": "A"}, "*.txt", {}, "{}/*.txt does not exist; known: a.docx"),
     ({"a.docx": "A"}, "", {}, "no documents in {}; expected files of .txt .md .py .jsonl"),
     ({"a.txt": "A", "b.zip": "AA"}, "", {}, "more data that is not read (1 .zip) than files of"),
-    ({"a.txt": "A", "b.tar.gz": "AA"}, "", {}, "more data that is not read (1 .gz) than files of"),
     ({"a.txt": "A"}, "", {}, NO_TRAIN),  # too short to take validation text from
     ({"a.txt": "A.\n" * 99}, "", {"held_out": "tuning"}, "rates are tuned on two training doc"),
     ({"a.txt": b"A\xff"}, "", {}, "{}/a.txt is not UTF-8 at byte 1; convert it, for instance with"),
     ({**NO_UTF8, "a.txt": "A"}, "", {}, "5 of 6 files cannot be read: {}/0.txt is not UTF-8"),
     ({"a.txt": UTF16}, "", {}, "{}/a.txt is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD"),
     ({"a.txt": UTF16[2:]}, "", {}, "{}/a.txt is UTF-16 without its mark; convert it: iconv -f"),
-    ({"a.txt.gz": gzip.compress(UTF16)}, "", {}, "{}/a.txt.gz is UTF-16; convert it: iconv -f utf"),
     ({"a.txt": b"%PDF-1.5"}, "", {}, "{}/a.txt is binary whatever its name says; keep it out"),
     ({"a.parquet": b"version https://git-lfs.github.com"}, "", {}, "fetch the file with git lfs"),
     ({"a.txt.gz": gzip.compress(b"A" * 99)[:-9]}, "", {}, "{}/a.txt.gz is damaged ("),
     ({"b.jsonl": '{"text": "A"}\nno\n'}, "", {}, "{}/b.jsonl:2 is not JSON: Expecting value"),
     ({"b.jsonl": "[1]\n"}, "", {}, "{}/b.jsonl:1 is not a JSON object with a text column"),
     ({"b.jsonl": '{"text": "A"}\n{"body": "B", "id": 1}\n'}, "", {}, f"{{}}/b.jsonl:2 {UNKNOWN}"),
-    ({"b.parquet": {"body": ["A"], "id": [1]}}, "", {}, f"{{}}/b.parquet:1 {UNKNOWN}"),
     ({"b.parquet": {"text": [1]}}, "", {}, "'text', which holds int64; it has no other"),
-    ({"b.jsonl": '{"text": [1], "body": "A"}'}, "", {}, "holds list; set corpus.text_column to on"),
     ({"b.parquet": {"text": ["A"], "id": [1]}}, "", {"group_column": "by"}, NO_GROUP),
-    ({"b.csv": "text,id\nA,1\n"}, "", {"group_column": "by"}, NO_GROUP.replace(":1", " row 1")),
     ({"b.parquet": {"text": BYTES}}, "", {}, "{}/b.parquet:2 is not UTF-8; leave this row out"),
     ({"b.parquet": "PAR1 and no more"}, "", {}, "{}/b.parquet:1 is damaged (Parquet magic"),
     ({"b.csv": 'text,id\n"open,1\n'}, "", {}, "b.csv row 1 is damaged (unexpected end of data)"),
@@ -81,33 +75,18 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"train/a.txt": "A", "test/a.txt": "A", "val/a.md": "A"}, "", {}, "has train, val, test, wh"),
     ({"train/a.txt": "A", "eval/a.txt": "A"}, "", {}, "'corpus.validation_path={}/*eval*'"),
     ({"b-train-0.jsonl": "", "b-test-0.jsonl": ""}, "", {}, "'corpus.path={}/*train*' 'corpus.val"),
-    ({"train/a.py": "A", "test/b.py": "A", "docs/n.txt": "A"}, "", {}, "has train, test, which"),
-    ({"README.md": "A", "d/train-0.csv": "", "d/test-0.csv": ""}, "", {}, "corpus.path={}/d/*tra"),
     ({"Train/a.txt": "A", "Validation/a.txt": "A"}, "", {}, "corpus.validation_path={}/*Validati"),
     ({"b/train/a.txt": "A", "b/validation/a.txt": "A"}, "*", {}, "has train, validation, which"),
     ({"a.txt": "A"}, "", {"validation_path": "{}/b"}, "corpus.validation_path: {}/b does not exis"),
     ({"a.txt": "A"}, "", {"validation_path": "{}"}, "give corpus.path={} alone to split them"),
-    ({"validation/a.txt": "A"}, "", {}, "give corpus.path={}/validation alone to split them"),
     (HELD, "", {}, NO_TRAIN.replace("train", "validation")),
     ({"a.txt": "A", "b.jsonl": '{"text": "\\ud800"}'}, "", {}, "b.jsonl:1 is no text that UTF-8"),
     ({"b.jsonl": long_window(b'{"text": "A"}')}, "", {}, "is zstd with a window above 128 MB"),
     ({"b.txt": gzip.compress(archive(b"A"))}, "", {}, "is an archive of tar; unpack it"),
     ({"b.jsonl": b"PK\3\4\x14\0"}, "", {}, "is an archive of zip; unpack it"),
-    ({"b.jsonl": b"7z\xbc\xaf\x27\x1c\0"}, "", {}, "is an archive of 7-Zip; unpack it"),
-    ({"b.jsonl": b"Rar!\x1a\7\0"}, "", {}, "is an archive of RAR; unpack it"),
-    ({"b.jsonl.lz4": b"\x02!L\x18old"}, "", {}, "is an archive of old lz4; unpack it"),
-    ({"b.jsonl": b"\xfe\0\1\2\0" * 99}, "", {}, "is binary whatever its name says"),
-    ({"b/.hoodie/x": "", "b/0.parquet": {"text": ["A"]}}, "", {}, "a table of Hudi, whose log"),
     ({"_delta_log/x": "", "0.parquet": {"text": ["A"]}}, "", {}, "a table of Delta, whose log"),
-    ({"metadata/1.metadata.json": "", "b/0.parquet": {"text": ["A"]}}, "", {}, "of Iceberg, who"),
-    (
-        {"b.csv": "text\nA\n", "b.csv.gz": b""},
-        "",
-        {},
-        "{}/b.csv and {}/b.csv.gz are of several wri",
-    ),
+    ({"b.csv": "A", "b.csv.gz": b""}, "", {}, "{}/b.csv and {}/b.csv.gz are of several wri"),
     ({"b.csv": "text\nA\n", "b.parquet": {"text": ["A"]}}, "", {}, "or give corpus.path={}/b.parq"),
-    ({"b.txt": "A", "b.txt.gz": b""}, "", {}, "{}/b.txt and {}/b.txt.gz are of several writes"),
     (TEXTS, "", {"tokenizer": "bite"}, "corpus.tokenizer: bite is no file; it is not cached here"),
     (TEXTS, "", {"tokenizer": "{}/bite"}, "/bite does not exist; give a tokenizer.json; did you m"),
     (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: {}/tokenizer.json does not exist"),
@@ -138,10 +117,7 @@ ROW = '{"text": "A", "id": 1, "text": "B"}'
 TWO: dict[str, bytes] = {
     "b.csv": b"text,id,text\nA,1,B\n",
     "b.jsonl": ROW.encode(),
-    "b.json": f"[\n{ROW}\n]".encode(),
     "b.parquet": b"",
-    "b.arrow": b"",
-    "stream.arrow": b"",
 }
 
 
@@ -153,16 +129,11 @@ def test_two_columns_of_one_name_are_refused_if_they_are_to_be_read(
     path = write(tmp_path / "texts", {name: TWO[name]}) / name
     if name.endswith("parquet"):
         pq.write_table(table, path)
-    elif not TWO[name]:
-        opened = pa.ipc.new_file if name == "b.arrow" else pa.ipc.new_stream
-        with opened(path, table.schema) as file:
-            file.write_table(table)
     said = refusal(read_all, files(path))
     assert str(path) in said
     assert "has two columns called 'text'" in said
-    fine = {"text_column": "id"} if name == "b.csv" else {}
-    if fine:  # a column that nobody reads may be there twice
-        assert [d.text for part in read_all(files(path, **fine)) for d in part]
+    if name == "b.csv":  # a column that nobody reads may be there twice
+        assert [d.text for part in read_all(files(path, text_column="id")) for d in part]
 
 
 NAMES = [" text", "a,b", "it's", 'say "a"', "2024", "1e5", "na\u00efve", "a b", "$x", "a=b", "[a]"]
@@ -217,18 +188,11 @@ def zstd(content: bytes) -> bytes:
 
 SKIPPED = b"\x50\x2a\x4d\x18\4\0\0\0size"  # as pzstd begins
 PACKED: dict[str, Callable[[bytes], bytes]] = {
-    "b.jsonl.gz": gzip.compress,
     "b.jsonl.gzip": lambda content: gzip.compress(content[:9]) + gzip.compress(content[9:]),
     "c.jsonl.gz": lambda content: gzip.compress(gzip.compress(content)),
-    "b.jsonl.zst": zstd,
     "b.jsonl.zstd": lambda content: SKIPPED + zstd(content[:9]) + SKIPPED + zstd(content[9:]),
-    "b.jsonl.xz": lzma.compress,
     "b.jsonl.bz2": bz2.compress,
-    "b.jsonl.lz4": lz4,
-    "gz.jsonl": gzip.compress,
-    "zst.jsonl": zstd,
     "xz.jsonl": lzma.compress,
-    "bz2.jsonl": bz2.compress,
     "lz4.jsonl": lz4,
     "b.jsonl.GZ": gzip.compress,
 }
@@ -375,10 +339,7 @@ LETTERS = " The cat 17\nsat, ab\n" * 40
         (other_bos, {}, "none of .* which corpus.bos=true needs; set corpus.bos=false or add"),
         (other_bos, {"packed": True, "bos": False}, "none of .* which corpus.packed=true needs"),
         (prefixed, {}, BECOMES),
-        (rewritten(ALTER.NFKC), {}, BECOMES),  # the others keep the number of bytes
         (rewritten(ALTER.Lowercase), {}, BECOMES),
-        (rewritten(lambda: ALTER.Replace(tokenizers.Regex("[0-9]"), "0")), {}, BECOMES),
-        (rewritten(lambda: ALTER.Replace("\n", " ")), {}, BECOMES),
         (rewritten(lambda: ALTER.Replace("ab", "ba")), {}, BECOMES),
         (apart, {}, BECOMES),
         (unknown, {}, BECOMES),
@@ -439,8 +400,7 @@ def test_no_path_copies_without_room_and_no_library_are_errors(tmp_path: Path) -
     assert "'' should have at least 1 character" in refusal(read_all, files(""))
     said = refusal(read_all, synthetic(copy_words=51))
     assert "copy_words=51 is too long for copies=4 in document_words=400; at most 50 fit" in said
-    with pytest.raises(UserError, match=r"corpus=stdlib: no sources .* use a Python that ships"):
-        library_files(tmp_path)
+    assert "; use a Python that ships" in refusal(library_files, tmp_path)
 
 
 def test_a_folder_is_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,15 +412,14 @@ def test_a_folder_is_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_cache_that_cannot_be_used_is_one_line(
     folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match=r"runtime.cache: cannot use .*plain.txt"):
-        load(files(folder), folder / "plain.txt")
+    assert "runtime.cache: cannot use " in refusal(load, files(folder), folder / "plain.txt")
 
     def refuse(*_: object) -> None:
         raise NotImplementedError
 
     monkeypatch.setattr("filelock.FileLock._acquire", refuse)
-    with pytest.raises(UserError, match=r"it has no locks\); make room, or set runtime.cache=FOL"):
-        load(files(folder), cache_dir)
+    said = refusal(load, files(folder), cache_dir)
+    assert "it has no locks); make room, or set runtime.cache=FOL" in said
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.parquet"])

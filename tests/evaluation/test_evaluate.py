@@ -110,9 +110,9 @@ def total_nats(opened: Evaluation, spans: Sequence[Span], **how: Any) -> float:
 def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     before = rows_of(run_dir / "eval.jsonl")
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir)
     assert rows_of(run_dir / "eval.jsonl") == before
-    evaluate(with_eval(config, lengths=[8, 16]), run_dir, ranks=ALONE, show=QUIET)
+    evaluate(with_eval(config, lengths=[8, 16]), run_dir)
     added = rows_of(run_dir / "eval.jsonl")[len(before) :]
     assert {row["length"] for row in added} == {8}
     assert {row["endpoints"] for row in rows_of(run_dir / "eval.jsonl")} == {before[0]["endpoints"]}
@@ -120,7 +120,7 @@ def test_only_missing_cells_are_computed(run: tuple[Config, Path]) -> None:
 
 def test_what_is_measured_in_bf16_is_rounded_and_stands_apart(run: tuple[Config, Path]) -> None:
     config, run_dir = run
-    evaluate(with_eval(config, precision="bf16"), run_dir, ranks=ALONE, show=QUIET)
+    evaluate(with_eval(config, precision="bf16"), run_dir)
     rows = [row for row in rows_of(run_dir / "eval.jsonl") if row["length"] == 16]
     exact, rounded = (loss([r for r in rows if r["precision"] == p]) for p in ("fp32", "bf16"))
     assert exact != pytest.approx(rounded, rel=1e-6)
@@ -133,7 +133,7 @@ def test_a_variant_that_was_redefined_is_computed_again(run: tuple[Config, Path]
     for beyond in ("clamp", "wrap"):
         variants = {"mine": {"learned_absolute": {"beyond": beyond}}}
         redefined = with_eval(config.model_copy(update={"variants": variants}), variants=["mine"])
-        rows = evaluate(redefined, run_dir, ranks=ALONE, show=QUIET)
+        rows = evaluate(redefined, run_dir)
         losses.add(loss([row for row in rows if (row["variant"], row["length"]) == ("mine", 64)]))
     assert len(losses - {None}) == 2
 
@@ -154,7 +154,7 @@ def test_a_kept_checkpoint_is_scored_as_a_run_that_ends_there(
     keeping: tuple[Config, Path], finished: Callable[..., Path], cache: Path
 ) -> None:
     config, run_dir = keeping
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept=[125, 500])
+    evaluate(config, run_dir, kept=[125, 500])
     root = finished("scheme=rope", f"runtime.cache={cache}", *CONSTANT, "train.tokens=512")
     (ended,) = root.glob("rope-*")
     named = {"run": "", "weights": ""}  # which differ
@@ -172,16 +172,16 @@ def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
     config, run_dir = keeping
     before, log = report.terminal([run_dir]), run_dir / "kept.jsonl"
     small = with_eval(config, lengths=[16])
-    evaluate(small, run_dir, ranks=ALONE, show=QUIET, kept=[256])
+    evaluate(small, run_dir, kept=[256])
     first = rows_of(log)
-    every = evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
+    every = evaluate(config, run_dir, kept="all")
     assert rows_of(log)[: len(first)] == first
     assert {row["tokens_seen"] for row in first} == {256}
     keys = ("tokens_seen", "variant", "length", "document")
     assert len({tuple(row[key] for key in keys) for row in every}) == len(every)
     assert {row["tokens_seen"] for row in every} == {128, 256, 512, 1024}
     size = log.stat().st_size
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET, kept="all")
+    evaluate(config, run_dir, kept="all")
     assert log.stat().st_size == size
     assert report.terminal([run_dir]) == before
     key = ["variant", "length"]
@@ -196,7 +196,7 @@ def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
 def test_without_such_a_checkpoint_nothing_is_evaluated(
     keeping: tuple[Config, Path],
 ) -> None:
-    evaluated = partial(evaluate, *keeping, ranks=ALONE, show=QUIET)
+    evaluated = partial(evaluate, *keeping)
     assert "of 128, 256, 512" in refusal(evaluated, kept=[700])
     shutil.rmtree(keeping[1] / "kept")
     assert "train.keep_checkpoints" in refusal(evaluated, kept="all")
@@ -206,9 +206,9 @@ def test_without_such_a_checkpoint_nothing_is_evaluated(
 def test_positions_are_drawn_from_the_seed_of_the_run(tmp_path: Path, cache: Path) -> None:
     words = ["scheme=randomized_rope", "eval.protocols=[kerple]", "train.tokens=256", "seed=3"]
     config = small_config(*words, f"runtime.root={tmp_path}", f"runtime.cache={cache}")
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config)
     rows = [row for row in rows_of(run_dir / "eval.jsonl") if row["length"] == 64]
-    opened = open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    opened = open_run(config, run_dir)
     spans = Cell(PROTOCOLS["kerple"], None, 64).windows(opened.plan)
     nats = [total_nats(opened, spans, seed=seed) for seed in (3, 0)]
     assert math.fsum(row["nats"] for row in rows) == pytest.approx(nats[0], rel=1e-9)
@@ -219,8 +219,8 @@ def test_a_swap_is_the_mean_over_texts_of_three_documents(tmp_path: Path, cache:
     words = ["eval.protocols=[swap]", "eval.lengths=[64]", "eval.endpoints=9", "train.tokens=256"]
     words += ["corpus.documents=60", f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
     config = small_config(*words)
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
-    opened = open_run(config, run_dir, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config)
+    opened = open_run(config, run_dir)
     spans = Cell(PROTOCOLS["swap"], None, 64).windows(opened.plan)
     texts = evaluator.replacements(PROTOCOLS["swap"], opened.plan, seed=0)
     nats = [total_nats(opened, spans, seed=0, replace=text) for text in texts]
@@ -233,11 +233,11 @@ def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path
     config, run_dir = run
     whole = (run_dir / "eval.jsonl").read_bytes()
     with status.run_lock(run_dir, "eval"):
-        evaluate(config, run_dir, ranks=ALONE, show=QUIET)  # which has nothing to write
+        evaluate(config, run_dir)  # which has nothing to write
         (run_dir / "eval.jsonl").unlink()
         with pytest.raises(UserError, match=r"another process is at work on this run \(eval\)"):
-            evaluate(config, run_dir, ranks=ALONE, show=QUIET)
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+            evaluate(config, run_dir)
+    evaluate(config, run_dir)
     assert (run_dir / "eval.jsonl").read_bytes() == whole
 
 
@@ -278,7 +278,7 @@ def test_packed_text_has_a_row_for_each_endpoint(tmp_path: Path, cache: Path) ->
     ends = sorted(end for _, end in planned.endpoints)
     assert len(ends) == 7
     assert min(b - a for a, b in itertools.pairwise([0, *ends])) >= planned.max_context == 64
-    every = rows_of(train_and_evaluate(config, ranks=ALONE, show=QUIET) / "eval.jsonl")
+    every = rows_of(train_and_evaluate(config) / "eval.jsonl")
     for protocol in config.eval.protocols:
         rows = [row for row in every if row["protocol"] == protocol and row["length"] == 64]
         assert len({row["document"] for row in rows}) == len(rows) == rows[0]["n_documents"] == 7
@@ -287,11 +287,11 @@ def test_packed_text_has_a_row_for_each_endpoint(tmp_path: Path, cache: Path) ->
 def test_a_scheme_that_cannot_take_a_reference_variant_says_why(run: tuple[Config, Path]) -> None:
     config, run_dir = run
     config = with_eval(config, reference_variants=["ntk"], lengths=[16])  # nothing rotates here
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir)
     [row] = [row for row in rows_of(run_dir / "eval.jsonl") if row["variant"] == "ntk"]
     assert "ntk acts on rotated queries and keys" in row["skipped"]
     before = rows_of(run_dir / "eval.jsonl")
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir)
     assert rows_of(run_dir / "eval.jsonl") == before
 
 
@@ -299,12 +299,12 @@ def test_what_a_killed_evaluation_left_changes_no_bit(tmp_path: Path, cache: Pat
     """Lengths of nonoverlap share forward passes; after a kill only some of them are missing."""
     protocols = "eval.protocols=[tail,nonoverlap,fox,per_position]"
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", protocols)
-    log = train_and_evaluate(config, ranks=ALONE, show=QUIET) / "eval.jsonl"
+    log = train_and_evaluate(config) / "eval.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     whole = set(lines)
     for kept in range(0, len(lines), 7):
         log.write_text("".join(lines[:kept]) + lines[kept][:30])
-        evaluate(config, log.parent, ranks=ALONE, show=QUIET)
+        evaluate(config, log.parent)
         assert set(log.read_text().splitlines(keepends=True)) == whole
 
 
@@ -313,7 +313,7 @@ def test_a_kill_loses_one_long_window_at_most(tmp_path: Path, cache: Path) -> No
     texts = ["corpus.documents=30", "corpus.document_words=4500", "eval.max_context=4200"]
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}", *texts)
     config = with_eval(config, lengths=[16, 4200], endpoints=3, endpoints_per_document=1)
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config)
     log = run_dir / "eval.jsonl"
     whole = log.read_text().splitlines(keepends=True)
     log.write_text("".join(whole[:3]))  # the three of length 16
@@ -327,7 +327,7 @@ def test_a_kill_loses_one_long_window_at_most(tmp_path: Path, cache: Path) -> No
         evaluate(config, run_dir, ranks=ALONE, show=Killed(is_main=False))
     assert log.read_text().splitlines(keepends=True) == whole[:5]
     before = log.stat().st_size
-    evaluate(config, run_dir, ranks=ALONE, show=QUIET)
+    evaluate(config, run_dir)
     assert log.read_text()[:before] == "".join(whole[:5])
     assert log.read_text().splitlines(keepends=True) == whole
 
@@ -349,13 +349,13 @@ def test_code_that_was_edited_since_is_named(run: tuple[Config, Path]) -> None:
 
 def test_the_headline_is_the_same_whatever_else_is_scored(tmp_path: Path, cache: Path) -> None:
     config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}")
-    run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+    run_dir = train_and_evaluate(config)
     names = ["tail", "sliding-8", "yarn", "nonoverlap", "fox"]
     runs = []
     for together in ([[name] for name in names], [names]):
         (run_dir / "eval.jsonl").unlink(missing_ok=True)
         for asked in together:
-            evaluate(with_eval(config, protocols=asked), run_dir, ranks=ALONE, show=QUIET)
+            evaluate(with_eval(config, protocols=asked), run_dir)
         rows = rows_of(run_dir / "eval.jsonl")
         runs.append({(r["protocol"], r["length"], r["document"]): r["nats"] for r in rows})
     alone, shared = runs

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import create, experiment_of, plan_of, small_config
 from small_corpora import corpus_of, files, load_tokens, split_of
-from trained import ALONE, QUIET, evaluate, save_model
+from trained import QUIET, evaluate, save_model
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
@@ -76,7 +76,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     make_unigram(model, {ids[letter]: p for letter, p in P.items()})
     config.run_dir.mkdir(parents=True)
     save_model(config.run_dir, model, config, step=config.train.steps)
-    every = evaluate(config, config.run_dir, ranks=ALONE, show=QUIET)
+    every = evaluate(config, config.run_dir)
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in every:
         rows.setdefault((row["protocol"], row["length"]), []).append(row)

@@ -19,7 +19,7 @@ from commands import Shell, here
 from parts import SLOPE
 from small import close, experiment_of, refusal, small_config
 from small_corpora import load_tokens
-from trained import ALONE, QUIET, open_run, train_and_evaluate
+from trained import QUIET, open_run, train_and_evaluate
 
 from lengthgen.config.schema import Config, drafted, to_plain
 from lengthgen.data.tokenizer import read_tokenizer
@@ -73,7 +73,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
         shorter = ["train.tokens=256", "eval.lengths=[16]"]  # of all but one the weights will do
         size = [] if name == "rotary" else shorter
         found[name] = small_config(f"runtime.root={root}/runs", *overrides, *size, plugins=files)
-        train_and_evaluate(found[name], ranks=ALONE, show=QUIET)
+        train_and_evaluate(found[name])
     return found
 
 
@@ -138,7 +138,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     assert plain["model_type"] == kind
     if name in ("interpolated", "stretched"):  # transformers would warn of it
         assert "original_max_position_embeddings" not in plain["rope_parameters"]
-    opened = open_run(config, config.run_dir, ranks=ALONE, show=QUIET)
+    opened = open_run(config, config.run_dir)
     torch.set_num_threads(1)  # how sums are divided rounds them
     model, corpus = opened.model.requires_grad_(False), opened.plan.corpus
     tokenizer = read_tokenizer(corpus.tokenizer_path)

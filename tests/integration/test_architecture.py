@@ -98,12 +98,6 @@ def test_modules_and_signals_that_windows_lacks_are_used_in_functions_alone() ->
     assert at_the_top == []
 
 
-def test_no_two_classes_share_a_name() -> None:
-    nodes = [node for path in SOURCES for node in parse(path).body]
-    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    assert [name for name, n in names.items() if n > 1] == []
-
-
 def test_every_file_is_ascii() -> None:
     files = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
     assert [named(path) for path in files if not path.read_bytes().isascii()] == []

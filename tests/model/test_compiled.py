@@ -8,7 +8,7 @@ import torch
 from small import VOCAB, create, experiment_of, hidden, small_config
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
-from trained import ALONE, QUIET, take_steps, train_and_evaluate, weights_of
+from trained import take_steps, train_and_evaluate, weights_of
 
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows
@@ -108,7 +108,7 @@ def test_bf16_compiled_checkpointed_and_accumulated_training_is_the_eager_one(
     for more in ([], fast):
         places = [f"root={tmp_path / str(len(more))}", f"cache={cache}"]
         config = small_config(*words, *(f"runtime.{word}" for word in [*more, *places]))
-        run_dir = train_and_evaluate(config, ranks=ALONE, show=QUIET)
+        run_dir = train_and_evaluate(config)
         losses.append([row["train/loss"] for row in read_rows(run_dir / "train.jsonl")])
         names.append({*weights_of(run_dir)})
         assert (compiler.frame_count > 0) == (more == fast)

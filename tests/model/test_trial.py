@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from small import create, experiment_of, refusal, small_config, varied
-from trained import ALONE, QUIET, train_and_evaluate
+from trained import train_and_evaluate
 
 from lengthgen.config.schema import Config
 from lengthgen.model.trial import try_out
@@ -137,7 +137,7 @@ def test_a_fault_that_longer_texts_show_is_one_line_too(
     words = ["eval.max_context=200", "eval.lengths=[16,200]", "train.tokens=128"]
     words += [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
     config = config_of(tmp_path / "mine.py", hook, *words)
-    said = refusal(train_and_evaluate, config, ranks=ALONE, show=QUIET)
+    said = refusal(train_and_evaluate, config)
     assert re.search(rf"^scheme\.parts\.mine: {LATE[hook]}.*; .*unsupported_reason states", said)
 
 
@@ -179,6 +179,6 @@ def test_what_a_call_alone_can_tell_is_said_before_a_run(tmp_path: Path, words: 
     plugin, root = tmp_path / "mine.py", f"runtime.root={tmp_path}/runs"
     plugin.write_text(f"{HEAD}    def bias(self, c): return c.nothing\n")
     config = small_config("scheme=rope", *words.split(), root, plugins=[plugin])
-    said = refusal(train_and_evaluate, config, ranks=ALONE, show=QUIET)
+    said = refusal(train_and_evaluate, config)
     assert re.search(BEFORE[words], said)
     assert not config.run_dir.exists()

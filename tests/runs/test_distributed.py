@@ -61,7 +61,7 @@ def test_a_run_that_one_process_cannot_evaluate_is_left_out_by_all(tmp_path: Pat
     for log in tmp_path.glob("runs/*/eval.jsonl"):
         log.unlink()
     with status.run_lock(one, "eval"):  # which the main process alone asks for
-        ran = commands.run(*TORCHRUN, "-m", "lengthgen", "eval", str(one), str(other))
+        ran = commands.ranks(2, "eval", str(one), str(other))
     assert (ran.code, "| nope " in ran.out) == (1, True), ran.err
     assert f"{one} is not evaluated: {one}: another process is at work" in ran.err
     assert len({row["document"] for row in rows_of(other / "eval.jsonl")}) > 1
@@ -74,7 +74,7 @@ def test_processes_that_see_different_checkpoints_take_no_step(tmp_path: Path) -
     (run_dir,) = (tmp_path / "0").glob("nope-*")
     (run_dir / "DONE").unlink()
     root = f"runtime.root={tmp_path}/${{oc.env:RANK}}"
-    ran = commands.run(*TORCHRUN, "-m", "lengthgen", *words, root)
+    ran = commands.ranks(2, *words, root)
     assert "processes see different checkpoints; set runtime.root to one folder" in ran.err
     assert not (run_dir / "DONE").exists()
 

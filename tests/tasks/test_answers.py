@@ -159,7 +159,7 @@ class Run(NamedTuple):
 
 def trained(root: Path, *words: str) -> Run:
     config = configured(*words, *FAST, f"runtime.root={root}")
-    return Run(config, train_and_evaluate(config, ranks=ALONE, show=QUIET))
+    return Run(config, train_and_evaluate(config))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def rows_of(run_dir: Path, variant: str | None = None) -> dict[int, dict[str, An
 def decoded(run: Run, folder: Path, *, n: int = N) -> Path:
     """Returns a copy of the run of which n tests of each length are decoded."""
     run_dir = Path(shutil.copytree(run.run_dir, folder / run.run_dir.name))
-    evaluate(with_eval(run.config, decode=n), run_dir, ranks=ALONE, show=QUIET)
+    evaluate(with_eval(run.config, decode=n), run_dir)
     return run_dir
 
 
@@ -186,7 +186,7 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
     copying: Run, tmp_path: Path, variant: str | None
 ) -> None:
     config, _ = copying
-    opened = open_run(config, copying.run_dir, ranks=ALONE, show=QUIET)
+    opened = open_run(config, copying.run_dir)
     model, corpus = opened.model, opened.plan.corpus
     if variant is not None:
         model.scheme = varied(model, config, variant)
@@ -215,7 +215,7 @@ def test_a_row_says_where_greedy_decoding_goes_wrong_and_how_far_off_it_is(
     assert outcomes == {True, False}
     log = (run_dir / "eval.jsonl").read_bytes()
     for n in (0, 1, N):  # as many are decoded
-        evaluate(with_eval(copying.config, decode=n), run_dir, ranks=ALONE, show=QUIET)
+        evaluate(with_eval(copying.config, decode=n), run_dir)
     assert (run_dir / "eval.jsonl").read_bytes() == log
 
 
