@@ -84,7 +84,7 @@ def train(
     show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
     stop, stopping, began = signals.StopRequest(), 0, time.perf_counter()
     batch = batch_of(state, windows, ranks=ranks)
-    with stop.listening():
+    with stop.listening():  # to the end, also after a first signal: another may follow
         while state.step < train.steps and not stopping:
             launch_step(state, batch, ranks=ranks, loss=loss)
             batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
@@ -113,18 +113,17 @@ def train(
                 checkpoints.keep(config.run_dir, run=run, step=state.step, weights=weights)
             if saves:
                 _save(state, ranks)
-        stopping = stopping or max(ranks.gather(stop.received))  # in the last step
-    show.finish()
-    if ranks.is_main and state.step == train.steps:
-        keep = train.keep_optimizer
-        checkpoints.mark_trained(config.run_dir, run=config.run_id, keep_optimizer=keep)
-    ranks.barrier()
-    if stopping:
-        raise Stopped(
-            f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
-            f"{train.steps}, with a checkpoint; rerun to resume",
-            exit_code=128 + stopping,
-        )
+        show.finish()
+        if ranks.is_main and state.step == train.steps:
+            keep = train.keep_optimizer
+            checkpoints.mark_trained(config.run_dir, run=config.run_id, keep_optimizer=keep)
+        stopping = max(ranks.gather(stop.received)) or stopping  # in the last step, too
+        if stopping:
+            raise Stopped(
+                f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
+                f"{train.steps}, with a checkpoint; rerun to resume",
+                exit_code=128 + stopping,
+            )
 
 
 def _resume(state: TrainingState, *, say: Callable[[str], None]) -> None:

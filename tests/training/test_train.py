@@ -27,19 +27,21 @@ from trained import (
     rows_of,
     take_steps,
     train,
+    train_and_evaluate,
     weights_of,
 )
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows, train_batch
-from lengthgen.errors import Diverged, UserError
+from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluation.validation import validator
 from lengthgen.files import read_rows
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE, Ranks
+from lengthgen.terminal import Progress
 from lengthgen.training import trainer
 from lengthgen.training.optim import lr_at
 from lengthgen.training.step import (
@@ -128,6 +130,29 @@ def test_what_starts_a_run_passes_on_a_signal_that_it_alone_gets(
     assert ran.err.splitlines()[-1].startswith(f"stopped by {kinds[1].name} after step 5 of 8")
     state = json.loads((run_of(tmp_path) / "status.json").read_text())["state"]
     assert (state, newest_checkpoint(run_of(tmp_path)).name) == ("stopped", "step-00000005")
+
+
+class Signalled(Progress):
+    """Gets SIGTERM after the first step, and once more where the steps have ended."""
+
+    has_begun = False
+
+    def advance(self, amount: int, **fields: float | str) -> None:
+        self.has_begun = True
+        signal.raise_signal(signal.SIGTERM)
+
+    def finish(self) -> None:
+        if self.has_begun:
+            signal.raise_signal(signal.SIGTERM)
+        super().finish()
+
+
+def test_the_reason_has_its_step_also_where_a_second_signal_follows(
+    tmp_path: Path, cache: Path
+) -> None:
+    config = small_config(f"runtime.root={tmp_path}", f"runtime.cache={cache}")
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 2 of 8"):
+        train_and_evaluate(config, show=Signalled(is_main=False))
 
 
 def test_a_row_is_of_the_steps_since_the_row_before(
