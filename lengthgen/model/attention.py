@@ -5,6 +5,7 @@ q.k / sqrt(d_head) + bias, whatever the widths of q and k after `qk`. The causal
 to the logits, never by a part.
 
   plain     no hook on the matrix    SDPA; on the CPU, training: blocks of queries
+  row       bias alone, one query    SDPA with all keys
   additive  bias or visible          blocks of queries with the bias of the block, never [T, T]
   toeplitz  bias of distance alone   additive; CPU, evaluation: SDPA over the nearest keys;
                                      CUDA, training: FlexAttention over a table
@@ -69,6 +70,11 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if on_cpu and torch.is_grad_enabled():
             return blocked(q, k, v, c)
         is_whole, scale = q.shape[2] == k.shape[2], c.shape.d_head**-0.5
+        if q.shape[2] == 1 and not layer.visible and c.key_padding_BS is None:
+            bias = c.total_bias()  # of a query that sees all keys
+            bias = bias if bias is None or on_cpu else bias.to(q.dtype)
+            bias = bias[None] if bias is not None and bias.dim() == 3 else bias
+            return fused(q, k, v, attn_mask=bias, scale=scale)
         # At most widths of heads MPS forms all logits: not of thousands of keys.
         is_whole &= on_cpu or on_gpu or torch.is_grad_enabled() or k.shape[2] <= MPS_KEYS
         if not (layer.bias or layer.visible) and is_whole and c.key_padding_BS is None:

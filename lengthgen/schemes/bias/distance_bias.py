@@ -35,7 +35,10 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     numbered = bool(c.hooks.bias) and c.hooks.contiguous
     last = c.rows.stop if c.shape.causal else c.cols.stop
     farthest = last - 1 if numbered else int(d.max())
-    table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)
     d = d.squeeze(-3) if d.dim() == 4 else d
-    bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))
+    if d.numel() <= farthest + 1:  # of one query there is nothing to look up
+        bias = table(d.flatten().to(wide)).to(c.dtype)
+    else:
+        table_HN = table(torch.arange(farthest + 1, device=d.device, dtype=wide)).to(c.dtype)
+        bias = table_HN.gather(1, d.flatten().expand(len(table_HN), -1))
     return bias.unflatten(1, d.shape).movedim(0, -3)

@@ -21,6 +21,7 @@ N pieces of f, R hidden units, W = Q + S - 1 places (see relative_shift.py).
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ from lengthgen.schemes.relative_shift import skew
 
 EPSILON = 1e-6
 QUERIES_AT_ONCE = 128  # bounds what is held in addition to the bias
+FEW = 1024  # entries, of which the network itself takes less time than finding its pieces
 
 
 class Pieces(NamedTuple):
@@ -83,7 +85,7 @@ class Fire(Part):
         if not torch.compiler.is_compiling():  # a graph ends where values decide what is computed
             if c.q_pos.max() < threshold:  # a function of the distance: so it is mostly in training
                 return over_distances(lambda d_N: self.f(self.ratio(d_N, threshold, c), c), c)
-            in_order = c.q_pos.dim() == c.k_pos.dim() == 1 and all(
+            in_order = c.q_pos.dim() == c.k_pos.dim() == 1 < len(c.q_pos) and all(
                 bool((pos.diff() == 1).all()) for pos in (c.q_pos, c.k_pos)
             )
             of_rows = self.by_place if in_order and not torch.is_grad_enabled() else of_rows
@@ -130,17 +132,23 @@ class Fire(Part):
 
     def f(self, x: Tensor, c: AttentionContext) -> Tensor:
         """Returns the network at every entry of x, which is not negative: [H, *x.shape]."""
+        if x.numel() <= FEW:
+            w_R, b_R, w_HR, b_H = self.network(c, x.dtype)
+            hidden_RN = F.relu(torch.addmm(b_R[:, None], w_R[:, None], x.view(1, -1)))
+            return torch.addmm(b_H[:, None], w_HR, hidden_RN).unflatten(1, x.shape)
         pieces = self.pieces(c, x.dtype)
         at = pieces.at(x).flatten().expand(len(pieces.slope_HN), -1)
         slope, offset = pieces.slope_HN.gather(1, at), pieces.offset_HN.gather(1, at)
         return torch.addcmul(offset, slope, x.flatten()).unflatten(1, x.shape)
 
+    def network(self, c: AttentionContext, dtype: torch.dtype) -> list[Tensor]:
+        """Returns weights and shifts of both maps: [R], [R], [H, R], [H]."""
+        both = self.weight_in, self.bias_in, self.weight_out, self.bias_out
+        return [of_layer(p, c).to(dtype) for p in both]
+
     def pieces(self, c: AttentionContext, dtype: torch.dtype) -> Pieces:
         """Returns the network by its pieces; kinks below 0 are moved there."""
-        w_R, b_R, w_HR, b_H = (
-            of_layer(p, c).to(dtype)
-            for p in (self.weight_in, self.bias_in, self.weight_out, self.bias_out)
-        )
+        w_R, b_R, w_HR, b_H = self.network(c, dtype)
         with torch.no_grad():
             kinks_R = torch.where(w_R == 0, 0, -b_R / w_R).clamp(min=0).sort().values
             ends = torch.cat([kinks_R.new_zeros(1), kinks_R, 2 * kinks_R[-1:] + 1])
