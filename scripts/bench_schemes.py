@@ -1,18 +1,22 @@
 """What schemes cost: parameters, tokens per second and memory, relative to no positions (nope).
 
     python scripts/bench_schemes.py [--schemes rope,alibi] [--lengths 512,4096] [KEY=VALUE ...]
+    python scripts/bench_schemes.py --cpu --against CHECKOUT runtime.threads=1
 
 Prints a Markdown table. train: whole optimizer steps; decode: 64 tokens behind a text of T; each
 length: one window that is scored, and the most MiB it took beyond the loaded model. Every ratio x
 is of two things that took turns in one process, since a machine's speed drifts; a process per
-scheme. Weights and tokens are random.
+scheme. Weights and tokens are random. --cpu counts CPU seconds, on a machine that does other work;
+--against measures each scheme in another checkout too.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,6 +33,7 @@ from lengthgen.runs.distributed import ALONE
 from lengthgen.schemes import design
 from lengthgen.training.optim import optimizers_of
 
+HERE = Path(__file__).resolve().parents[1]
 DECODED = 64  # tokens that are decoded behind a text of T
 MIB = 2**20
 
@@ -96,7 +101,7 @@ def scorer(model: Transformer, tokens_BT: Tensor, n_targets: int) -> Callable[[]
     return score
 
 
-def measure(experiment: Experiment, lengths: Sequence[int], rounds: int) -> list[str]:
+def measure(experiment: Experiment, lengths: Sequence[int], rounds: int, clock: Clock) -> list[str]:
     """Returns the cells of a scheme: parameters, then speed and ratio of each thing, and MiB."""
     config = experiment.config
     device = devices.device_of(config.runtime, ALONE)
@@ -112,7 +117,7 @@ def measure(experiment: Experiment, lengths: Sequence[int], rounds: int) -> list
         return torch.randint(vocab_size, (batch, length), generator=draws).to(device)
 
     def speed(calls: Sequence[Callable[[], object]], n_tokens: int, n_rounds: int) -> list[str]:
-        own, plain = map(median, in_turn(calls, n_rounds))
+        own, plain = map(median, in_turn(calls, n_rounds, clock=clock))
         return [f"{n_tokens / own:,.0f}", f"{plain / own:.2f}"]
 
     windows: list[str] = []  # first, since the peak of memory only grows
@@ -143,22 +148,30 @@ def main() -> None:
     parser.add_argument("--schemes", default=",".join(compose.choices("scheme", config_dir=None)))
     parser.add_argument("--lengths", default="512,2048,16384")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     asked = parser.parse_args()
     lengths = [int(length) for length in asked.lengths.split(",")]
     if asked.alone:
         words = [f"scheme={asked.schemes}", *asked.overrides]
-        print(row([asked.schemes, *measure(resolve(words), lengths, asked.rounds)]), flush=True)
+        clock = time.process_time if asked.cpu else time.perf_counter
+        print(row([asked.alone, *measure(resolve(words), lengths, asked.rounds, clock)]))
         return
     head = ["scheme", "parameters", "train tok/s", "x", "decode tok/s", "x"]
     head += [f"{c} {n:,}" for n in lengths for c in ("tok/s at", "x", "MiB")]
     print(row(head), row(["---"] + ["--:"] * (len(head) - 1)), sep="\n", flush=True)
+    checkouts = {"": HERE} | ({" (other)": asked.against.resolve()} if asked.against else {})
     for scheme in asked.schemes.split(","):
         options = ["--schemes", scheme, "--lengths", asked.lengths, "--rounds", str(asked.rounds)]
-        command = [sys.executable, __file__, "--alone", *options, *asked.overrides]
-        if subprocess.run(command, check=False).returncode:
-            print(f"{scheme}: it failed, or memory was not enough", file=sys.stderr)
+        options += ["--cpu"] * asked.cpu
+        for of, checkout in checkouts.items():
+            command = [sys.executable, __file__, "--alone", scheme + of, *options]
+            environment = {**os.environ, "PYTHONPATH": str(checkout)}
+            done = subprocess.run([*command, *asked.overrides], env=environment, check=False)
+            if done.returncode:
+                print(f"{scheme}{of}: it failed, or memory was not enough", file=sys.stderr)
 
 
 if __name__ == "__main__":

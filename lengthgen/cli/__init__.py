@@ -63,6 +63,7 @@ def main() -> NoReturn:
     # this bound, 1.1 times with it. torch reads it when it is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # which reads all packages for any
     words = sys.argv[1:] or ["--help"]
     try:
         program: Callable[..., Any] = _run

@@ -234,6 +234,10 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     """
     folders = _folders(config_dir)  # refuses what Hydra would warn of
     overrides = [word for given in overrides for word in _spelled_out(given)]
+    for word in overrides:  # most mistakes, before Hydra is imported
+        group, _, name = word.partition("=")
+        if PLAIN.fullmatch(name):
+            _refuse_unknown_choice(group, name, folders, config_dir)
     parsed = _parse(overrides)
     for override in parsed:
         if override.is_sweep_override():
@@ -247,7 +251,9 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     none = ("study", None)  # the default, which Hydra takes from its own file alone
     every = [override for override in every if (override.key_or_group, override.value()) != none]
     for override in every:
-        _refuse_unknown_choice(override, folders, config_dir)
+        if not override.is_delete() and not isinstance(override.value(), dict):
+            name = override.get_value_element_as_str()
+            _refuse_unknown_choice(override.key_or_group, name, folders, config_dir)
     plain = _composed([_as_typed(override) for override in every], config_dir)
     plain.pop(GRID, None)
     if config_dir is not None and (config_dir.resolve().parent / "config.yaml").is_file():  # a run
@@ -536,19 +542,17 @@ def _spelled_out(word: str) -> list[str]:
 
 
 def _refuse_unknown_choice(
-    override: Override, folders: Mapping[str, dict[str, Path]], config_dir: Path | None
+    group: str, name: str, folders: Mapping[str, dict[str, Path]], config_dir: Path | None
 ) -> None:
     """Raises UserError with the choice that is spelled so, a word more or less.
 
     DAPEv2 is dape_v2_kerple, T5-bias is t5; rotary is the first word of what describes rope.
     """
-    group, known = override.key_or_group, folders.get(override.key_or_group, {})
-    name = override.get_value_element_as_str()
+    known = folders.get(group, {})
     file = known.get(name) if group in ("task", "study") else None
     if file is not None and not _is_global(file):
         raise UserError(f"{file}: its first line must be {GLOBAL}: it sets keys of other groups")
-    is_choice = known and group != VARIANT and not override.is_delete()
-    if not is_choice or name in known or isinstance(override.value(), dict):
+    if not known or group == VARIANT or name in known:
         return
     variants = folders[VARIANT] if group == "scheme" else {}
     own, letters = _letters(name), {_letters(word): word for word in [*variants, *known]}

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Section(BaseModel):
     """A frozen group of keys that refuses unknown ones."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 SUFFIXES = {"k": 10**3, "m": 10**6, "b": 10**9}
