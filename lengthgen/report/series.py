@@ -56,8 +56,9 @@ def select(rows: pd.DataFrame) -> list[Selection]:
 
     Those are the complete cells; of each run those of its newest checkpoint; under each protocol
     those of the one condition (precision, targets, endpoints) that most curves have, of several the
-    one of most lengths, of these the one evaluated last; of runs of one seed the first by name; and
-    the seeds that have the lengths which most seeds of the series have.
+    one of most lengths, of these that of most tokens, of these the one evaluated last; of runs of
+    one seed the first by name; and the seeds that have the lengths which most seeds of the series
+    have.
 
     Raises UserError if rows are left out of all texts, and none is kept.
     """
@@ -115,7 +116,9 @@ def _selected(
     condition = rows["precision"].map(str) + rows["targets"].map(str) + rows["endpoints"].map(str)
     rows = rows.assign(condition=condition, curve=rows["run"] + rows["variant"].fillna(""))
     counts = rows.reset_index().groupby(["protocol", "condition"])
-    ranked = counts.agg({"curve": "nunique", "length": "nunique", "index": "max"})
+    ranked = counts.agg(
+        {"curve": "nunique", "length": "nunique", "n_tokens": "sum", "index": "max"}
+    )
     ordered = ranked.sort_values([*ranked.columns]).reset_index()
     chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
     is_other = rows["condition"] != chosen

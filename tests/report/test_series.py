@@ -149,13 +149,20 @@ def test_of_a_run_that_has_what_is_shown_too_no_command_is_named() -> None:
 
 
 @pytest.mark.parametrize("last", [4, 64])
-def test_of_settings_with_the_same_lengths_the_last_evaluated_are_shown(last: int) -> None:
+def test_of_settings_with_the_same_tokens_the_last_evaluated_are_shown(last: int) -> None:
     tables = {K: frame(3.0, targets=K) for K in (4, 64)}
     first = 68 - last
     few = frame(3.0, targets=8, lengths=(512,))
     (selection,) = select(pd.concat([tables[first], tables[last], few]))
     assert set(selection.rows["targets"]) == {last}
     assert sum(f"has eval.targets={first}," in note for note in selection.notes) == 3
+
+
+def test_a_quick_look_hides_no_evaluation_of_more_tokens() -> None:
+    whole, quick = frame(3.0, n_tokens=640), frame(3.0, endpoints="quick", n_tokens=64)
+    for tables in ([whole, quick], [quick, whole]):
+        (selection,) = select(pd.concat(tables))
+        assert set(selection.rows["n_tokens"]) == {640}
 
 
 def test_what_is_left_out_of_all_texts_is_said_where_nothing_or_another_text_is_kept() -> None:
