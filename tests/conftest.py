@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Shell, here, train_words
+from commands import Shell, here, one_run, train_words
 from hub_stub import Hub, serving
 from hypothesis import settings
 from small import small_config
@@ -106,6 +106,12 @@ def undisturbed(finished: Callable[..., Path]) -> Path:
 def trained(own: Callable[..., Path]) -> Path:
     """The root of a copy of the run that nothing happened to."""
     return own("scheme=rope").parent
+
+
+@pytest.fixture
+def run_dir(trained: Path) -> Path:
+    """The directory of that copy."""
+    return one_run(trained)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import one_run
 from small import SMALL, config_of, refusal
 from trained import weights_of
 
@@ -14,11 +13,6 @@ import lengthgen
 from lengthgen import api
 from lengthgen.errors import UserError
 from lengthgen.runs import directory
-
-
-@pytest.fixture
-def run(trained: Path) -> Path:
-    return one_run(trained)
 
 
 def test_dir_shows_what_there_is_and_each_has_an_example() -> None:
@@ -31,22 +25,22 @@ def test_dir_shows_what_there_is_and_each_has_an_example() -> None:
         getattr(lengthgen, "nothing")  # noqa: B009
 
 
-def test_a_run_is_changed_as_by_the_command(run: Path, tmp_path: Path) -> None:
+def test_a_run_is_changed_as_by_the_command(run_dir: Path, tmp_path: Path) -> None:
     runtime = {"root": f"{tmp_path}/(mine)"}
-    changed = lengthgen.train(base=run, train={"tokens": 256}, runtime=runtime)
+    changed = lengthgen.train(base=run_dir, train={"tokens": 256}, runtime=runtime)
     words = [*SMALL, "scheme=rope", f"runtime.root='{tmp_path}/(mine)'", "train.tokens=256"]
     assert changed == config_of(*words).run_dir
 
 
-def test_values_and_overrides_name_the_same_run(run: Path) -> None:
-    assert lengthgen.train(*SMALL, scheme="rope", runtime={"root": str(run.parent)}) == run
+def test_values_and_overrides_name_the_same_run(run_dir: Path) -> None:
+    assert lengthgen.train(*SMALL, scheme="rope", runtime={"root": str(run_dir.parent)}) == run_dir
 
 
-def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) -> None:
-    curves = lengthgen.evaluate(run, lengths=[16, 48], variants="ntk")  # as of a list of one
+def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run_dir: Path) -> None:
+    curves = lengthgen.evaluate(run_dir, lengths=[16, 48], variants="ntk")  # as of a list of one
     assert set(curves["length"]) == {16, 48}
     assert set(curves["variant"].dropna()) == {"ntk"}
-    everything = lengthgen.results(run.parent)
+    everything = lengthgen.results(run_dir.parent)
     assert len(everything) >= len(curves)
     ends = ["ppl", "ppl_low", "ppl_high", "loss", "low", "high"]
     assert [*everything][:9] == ["scheme", "variant", "length", *ends]
@@ -54,16 +48,16 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
         assert everything[name].to_numpy() == pytest.approx(
             np.exp(everything[of].to_numpy()), nan_ok=True
         )
-    config = directory.load_config(run)
+    config = directory.load_config(run_dir)
     of_run = {"model": "tiny", "tokens": config.train.tokens, "lr": config.train.lr}
     assert all((everything[name] == value).all() for name, value in of_run.items())
     assert everything["ppl"].to_numpy() == pytest.approx(np.exp(everything["loss"].to_numpy()))
-    assert lengthgen.results([run]).equals(everything)
-    key, of_seed = ["series", "protocol", "length"], lengthgen.results(run, per="seed")
-    assert {*of_seed["run"], *of_seed["seed"]} == {run.name, 1}
+    assert lengthgen.results([run_dir]).equals(everything)
+    key, of_seed = ["series", "protocol", "length"], lengthgen.results(run_dir, per="seed")
+    assert {*of_seed["run"], *of_seed["seed"]} == {run_dir.name, 1}
     joined = everything.merge(of_seed, on=key, suffixes=("", "_of_seed"), validate="1:1")
     assert joined["loss_of_seed"].to_numpy() == pytest.approx(joined["loss"].to_numpy())
-    each: Any = lengthgen.results(run, per="document")
+    each: Any = lengthgen.results(run_dir, per="document")
     assert each.groupby(key)["document"].nunique().min() > 1
     sums = (
         each.assign(nats=each["loss"] * each["n_tokens"]).groupby(key)[["nats", "n_tokens"]].sum()
@@ -73,21 +67,23 @@ def test_an_evaluation_holds_what_was_requested_and_results_hold_all(run: Path) 
         mean.to_numpy()
     )
     with pytest.raises(UserError, match="per='run'"):
-        lengthgen.results(run, per="run")  # pyright: ignore[reportArgumentType]
+        lengthgen.results(run_dir, per="run")  # pyright: ignore[reportArgumentType]
 
 
-def test_what_cannot_be_compared_is_said_once(
-    run: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_not_compared_is_said_once(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lengthgen.evaluate(run, lengths=[16, 48], eval={"endpoints": 2})
+    lengthgen.evaluate(run_dir, lengths=[16, 48], eval={"endpoints": 2})
     capsys.readouterr()
-    lengthgen.results(run)
+    lengthgen.results(run_dir)
     assert capsys.readouterr().err.count("Not shown: ") == 1
 
 
-def test_a_loaded_model_is_the_trained_one_and_reads_the_tokens_of_its_tokenizer(run: Path) -> None:
-    model, tokenizer = lengthgen.load(run)
-    torch.testing.assert_close(dict(model.state_dict()), weights_of(run), rtol=0, atol=0)
+def test_a_loaded_model_is_the_trained_one_and_reads_tokens_of_its_tokenizer(
+    run_dir: Path,
+) -> None:
+    model, tokenizer = lengthgen.load(run_dir)
+    torch.testing.assert_close(dict(model.state_dict()), weights_of(run_dir), rtol=0, atol=0)
     tokens = torch.tensor([tokenizer.encode("abcdabcdabcdabcd").ids])
     logits = model.logits(model(tokens))
     assert logits.shape == (1, tokens.shape[1], tokenizer.get_vocab_size())
@@ -117,8 +113,8 @@ def test_a_wrong_value_is_named_as_on_the_command_line(tmp_path: Path) -> None:
     ],
 )
 def test_an_evaluation_changes_no_trained_value(
-    run: Path, values: dict[str, Any], message: str
+    run_dir: Path, values: dict[str, Any], message: str
 ) -> None:
-    before = (run / "eval.jsonl").read_bytes()
-    assert message in refusal(lengthgen.evaluate, run, **values)
-    assert (run / "eval.jsonl").read_bytes() == before
+    before = (run_dir / "eval.jsonl").read_bytes()
+    assert message in refusal(lengthgen.evaluate, run_dir, **values)
+    assert (run_dir / "eval.jsonl").read_bytes() == before

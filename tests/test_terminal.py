@@ -71,9 +71,7 @@ def test_by_default_the_display_is_on_stderr(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_display_that_cannot_be_written_ends_no_work(
-    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_display_ends_no_work(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     file, done = Path("/dev/full").open("w", buffering=1), list[int]()  # noqa: SIM115
     monkeypatch.setattr(file, "isatty", lambda: is_terminal, raising=False)

@@ -23,7 +23,6 @@ COMMAND_LINE = {
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; give len",
     "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
     "train.lrr=1": "train.lrr: unknown key; did you mean train.lr?",
-    "lr=1": "lr: unknown key; did you mean train.lr?",
     "learning_rate=1": "learning_rate: unknown key; did you mean train.lr?",
     "train.epochs=1": "did you mean train.tokens?",
     "shceme=rope": "shceme: unknown key; did you mean scheme?",
@@ -34,18 +33,15 @@ COMMAND_LINE = {
     "scheme=rope scheme.parts.rope.bas=1": "did you mean scheme.parts.rope.base?",
     "corpus=files": "corpus.path: a value is required; give corpus.path=VALUE",
     "corpus=wikitxt103": "no such corpus; did you mean wikitext103?",
-    "corpus=Fineweb-Edu": "no such corpus; did you mean fineweb_edu?",
     "+seed=2": "Could not append to config. An item is already at 'seed'. Either remove + pre",
     "~nothing": "Could not delete from config. 'nothing' does not exist",
     "train.lr": "train.lr: not readable as an override; give KEY=VALUE",
     "eval.lengths[0]=5": "eval.lengths[0]=5: not readable as an override; give KEY=VALUE, such",
     "eval.lengths=16": "should be a valid list; give eval.lengths=[16]",
     "scheme.layers=[[rope],null]": "scheme.layers.1: None should be a valid list; write []",
-    "eval.lengths=null": "should be a valid list; give eval.lengths=[]",
     "scheme.layers=[rope]": "scheme.layers.0: 'rope' should be a valid list; write [rope]",
     "scheme=RoPE": "scheme=RoPE: no such scheme; did you mean rope?",
     "scheme=rotary": "scheme=rotary: no such scheme; did you mean rope?",
-    "scheme=DAPEv2": "did you mean dape_v2_kerple?",
     "scheme=T5-bias": "did you mean t5?",
     "scheme=NTK-aware": "give eval.variants=[ntk]",
     "scheme=YaRN": "yarn is a variant of a trained scheme: give eval.variants=[yarn]",
@@ -100,9 +96,7 @@ OWN_PARTS = {  # the first key of the part that a scheme is named by
 
 
 @pytest.mark.parametrize("scheme", OWN_PARTS)
-def test_a_key_that_the_chosen_scheme_lacks_is_answered_with_the_scheme_of_its_part(
-    scheme: str,
-) -> None:
+def test_a_key_that_a_scheme_lacks_is_answered_with_the_scheme_of_its_part(scheme: str) -> None:
     key = OWN_PARTS[scheme]
     assert f"but scheme={scheme} has" in refusal("scheme=nope", f"{key}=1")
 

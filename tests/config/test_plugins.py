@@ -35,9 +35,7 @@ def test_neither_place_nor_order_nor_number_of_files_changes_the_name(tmp_path: 
     assert names != {config_of(slope).run_id}
 
 
-def test_a_run_keeps_its_plugin_to_be_given_and_an_edited_one_is_another_run(
-    tmp_path: Path,
-) -> None:
+def test_a_run_keeps_its_plugin_and_an_edited_one_is_another_run(tmp_path: Path) -> None:
     run_dir = train(config_of(write(tmp_path / "mine.py", 0.5)))
     (tmp_path / "mine.py").unlink()
     (kept,) = (run_dir / "plugins").iterdir()

@@ -65,9 +65,7 @@ def test_a_grid_of_another_form_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_of_a_study_has_its_runs_and_what_it_measures(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_of_a_study_is_of_its_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     words = ["study=mine", "scheme=t5,nope", "seed=1", "--config-dir", str(folder), *SMALL]
     assert here("train", "scheme=rope", *SMALL).code == 0

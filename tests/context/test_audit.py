@@ -13,8 +13,7 @@ from lengthgen import experiment
 from lengthgen.files import read_rows
 
 
-def test_an_audit_says_how_far_and_a_second_one_measures_nothing(trained: Path) -> None:
-    (run_dir,) = trained.glob("*-*-*")
+def test_an_audit_says_how_far_and_a_second_one_measures_nothing(run_dir: Path) -> None:
     words = "audit", str(run_dir), "--lengths", "16,32", "--variants", "yarn", "eval.effective=0.5"
     first = here(*words)
     assert first.code == 0, first.err
@@ -31,8 +30,7 @@ def test_an_audit_says_how_far_and_a_second_one_measures_nothing(trained: Path) 
     assert (run_dir / "eval.jsonl").read_bytes() == before
 
 
-def test_limited_seconds_give_the_cheapest_cell_and_the_rest_later(trained: Path) -> None:
-    (run_dir,) = trained.glob("*-*-*")
+def test_limited_seconds_give_the_cheapest_cell_and_the_rest_later(run_dir: Path) -> None:
     log, run = run_dir / "eval.jsonl", experiment.config_of(run_dir, {})
     config = with_eval(run, lengths=[16, 32], protocols=["forgetting", "tail"])
     log.unlink()
@@ -57,6 +55,5 @@ def test_a_model_without_a_tokenizer_and_a_name_of_nothing_are_one_line(tmp_path
     assert "one model" in here("audit").error
 
 
-def test_lengths_that_no_document_has_are_refused_with_those_that_fit(trained: Path) -> None:
-    (run_dir,) = trained.glob("*-*-*")
+def test_lengths_that_no_document_has_are_refused_with_those_that_fit(run_dir: Path) -> None:
     assert "eval.lengths=[16]" in here("audit", str(run_dir), "--lengths", "16,100000").error

@@ -79,9 +79,7 @@ def values(reached: Reach | None) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("W", [60, 75])
-def test_a_model_that_copies_from_the_last_W_tokens_has_the_length_W(
-    W: int, tmp_path: Path
-) -> None:
+def test_a_model_that_copies_from_W_tokens_has_the_length_W(W: int, tmp_path: Path) -> None:
     near = [W // 2, W - 1, W, W + 1]
     rows = rows_of(copier(W), tmp_path, lengths=near, protocols="forgetting")
     assert values(lengths.fine(rows, "model")) == (W, W, W)
@@ -184,10 +182,9 @@ def test_key_tokens_and_their_loss_are_those_that_one_computes_by_hand(tmp_path:
 
 
 def test_an_evaluator_chooses_the_tokens_and_has_to_share_the_tokenizer(
-    trained: Path, finished: Callable[..., Path]
+    run_dir: Path, finished: Callable[..., Path]
 ) -> None:
-    (run_dir,) = trained.glob("*-*-*")
-    other, weights = shutil.copytree(run_dir, trained / "other"), weights_of(run_dir)
+    other, weights = shutil.copytree(run_dir, run_dir.with_name("other")), weights_of(run_dir)
     run = of_run(run_dir)
     model = run.build(vocab_size=len(weights["embedding.weight"]))
     noise = torch.Generator().manual_seed(3)  # after which a few tokens need T
@@ -284,8 +281,7 @@ def test_a_measurement_is_refused_in_one_line() -> None:
     assert "documents" in refusal(lengthgen.measure, unigram, [], lengths=[64])
 
 
-def test_a_run_is_measured_cell_by_cell_and_other_lengths_change_none(trained: Path) -> None:
-    (run_dir,) = trained.glob("*-*-*")
+def test_a_run_is_measured_cell_by_cell_and_other_lengths_change_none(run_dir: Path) -> None:
     log, protocols = run_dir / "eval.jsonl", ["forgetting", "key_tokens"]
 
     def evaluate(*at: int) -> None:

@@ -234,9 +234,7 @@ def test_data_shows_how_long_documents_are_and_what_they_reach(tmp_path: Path, p
 
 
 @pytest.mark.slow
-def test_a_killed_build_leaves_nothing_trusted(
-    folder: Path, cache_dir: Path, tmp_path: Path
-) -> None:
+def test_a_killed_build_leaves_no_cache(folder: Path, cache_dir: Path, tmp_path: Path) -> None:
     assert run("-c", CLIENT, folder, cache_dir).code == -signal.SIGKILL
     (left,) = folders(cache_dir)
     assert left.name.startswith(".files-")
@@ -288,9 +286,7 @@ def contents_of(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(cache.glob("[!.]*"))}
 
 
-def test_a_damaged_cache_without_its_text_is_one_line_and_left_alone(
-    folder: Path, cache_dir: Path
-) -> None:
+def test_a_damaged_cache_without_its_text_is_left_alone(folder: Path, cache_dir: Path) -> None:
     begun = load(files(folder), cache_dir).corpus
     path = begun.tokenizer_path.with_name("train.bin")
     path.write_bytes(path.read_bytes()[::-1])

@@ -122,9 +122,7 @@ TWO: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_two_columns_of_one_name_are_refused_if_they_are_to_be_read(
-    tmp_path: Path, name: str
-) -> None:
+def test_two_columns_of_one_name_are_refused_where_read(tmp_path: Path, name: str) -> None:
     table = pa.Table.from_arrays([pa.array([x]) for x in ("A", "1", "B")], ["text", "id", "text"])
     path = write(tmp_path / "texts", {name: TWO[name]}) / name
     if name.endswith("parquet"):
@@ -199,9 +197,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_compressed_files_are_read_by_content_and_cut_ones_are_damaged(
-    tmp_path: Path, name: str
-) -> None:
+def test_compressed_files_are_read_and_cut_ones_are_damaged(tmp_path: Path, name: str) -> None:
     texts = [f"Text {i}.\n" * 9 for i in range(200)]
     content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
     path = write(tmp_path, {name: PACKED[name](content)}) / name
@@ -253,7 +249,7 @@ def test_of_a_folder_that_was_written_twice_the_last_write_is_read(tmp_path: Pat
     assert "of the last write is not known" in refusal(read_all, files(one))
 
 
-def test_of_parquet_what_its_metadata_lists_is_read_and_shards_of_two_writes_are_refused(
+def test_what_metadata_of_parquet_lists_is_read_and_mixed_shards_are_refused(
     tmp_path: Path,
 ) -> None:
     listed, schema = list[Any](), pa.schema({"text": pa.string()})

@@ -1,11 +1,10 @@
 """The Hub: a stub of it on this machine, and a local folder in its layout, read by its client."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import run
+from hub_stub import with_hub
 from small import refusal, valid
 from small_corpora import read_all, write
 
@@ -47,9 +46,7 @@ def corpus(repo: Path | str, *words: str) -> schema.Corpus:
 
 
 @pytest.mark.parametrize("streaming", ["false", "true"])
-def test_rows_with_text_are_documents_however_they_are_read(
-    repository: Path, streaming: str
-) -> None:
+def test_rows_with_text_are_documents_however_read(repository: Path, streaming: str) -> None:
     splits = read_all(corpus(repository, f"corpus.streaming={streaming}"))
     named = [{d.name: d.text for d in split} for split in splits]
     assert named[0] == {"train:1": "a", "train:2": "b", "train:3": "c", "train:5": TEXT}
@@ -74,52 +71,29 @@ def test_the_first_training_documents_validate_if_there_is_no_such_split(reposit
         ("", "corpus.text_column=row", "'row', which holds int; set corpus.text_column to one"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_key(
-    repository: Path, repo: str, word: str, message: str
-) -> None:
+def test_a_mistake_names_its_key(repository: Path, repo: str, word: str, message: str) -> None:
     split = "corpus.train_split=trian" if repo else "corpus.train_split=train"
     said = refusal(read_all, corpus(repository / repo, word, split))
     assert message.replace("{}", str(repository)) in said
     assert said.startswith("corpus")
 
 
-CLIENT = """
-import json, os, sys
-from pathlib import Path
-from hub_stub import served
-
-root, repository, tokenizer = map(Path, sys.argv[1:])
-
-def data(*words):
-    ran = here("data", *words, "corpus.subset=raw", f"runtime.root={root}/runs")
-    said.append(ran.out + ran.err)
-
-said = []
-with served({"datasets/o/tiny-1": repository, "gpt": tokenizer}) as url:
-    os.environ |= {"HF_ENDPOINT": url, "HF_HOME": str(root)}
-    from commands import here  # not before: the libraries read these when they are imported
-
-    data("o/tiny-1", "corpus.tokenizer=gpt", "corpus.streaming=false")
-    data("o/tiny-2")
-    data("o/tiny-1", "corpus.tokenizer=byte")
-data("o/tiny-1", "corpus.tokenizer=gpt", "corpus.documents=2")
-data("o/tiny-2")
-sys.stdout.write(json.dumps(said))
-"""
-
-
 def test_the_hub_is_read_by_its_names_and_from_the_cache_where_it_does_not_answer(
     repository: Path, tmp_path: Path
 ) -> None:
+    def data(name: str, *words: str) -> list[str]:
+        return ["data", name, *words, "corpus.subset=raw", f"runtime.root={tmp_path}/runs"]
+
     train_tokenizer([TEXT], vocab_size=300, say=print).save(str(tmp_path / "tokenizer.json"))
-    ran = run("-c", CLIENT, tmp_path, repository, tmp_path)
-    assert ran.code == 0, ran.err
-    online, no_dataset, no_tokenizer, cached, offline = json.loads(ran.out)
-    for said in (online, cached):
-        assert "\nvalidation\t2\t" in said
-        assert "/lengthgen/corpora/tiny_1-" in said
-    assert "'o/tiny-2' doesn't exist on the Hub" in no_dataset
-    assert "byte is no file; it cannot be read from the Hub" in no_tokenizer
-    assert "Repository Not Found" in no_tokenizer
-    assert "corpus.repo: o/tiny-2 is not cached here, and http://127.0.0.1:" in offline
-    assert "Retrying" not in ran.err
+    known = data("o/tiny-1", "corpus.tokenizer=gpt", "corpus.streaming=false")
+    again = data("o/tiny-1", "corpus.tokenizer=gpt", "corpus.documents=2")
+    unknown, no_tokenizer = data("o/tiny-2"), data("o/tiny-1", "corpus.tokenizer=byte")
+    folders = {"datasets/o/tiny-1": repository, "gpt": tmp_path}
+    ran = with_hub(tmp_path, folders, [known, unknown, no_tokenizer], [again, unknown])
+    for each in (ran[0], ran[3]):
+        assert "\nvalidation\t2\t" in each.out
+        assert "/lengthgen/corpora/tiny_1-" in each.out
+    assert "'o/tiny-2' doesn't exist on the Hub" in ran[1].error
+    assert "byte is no file; it cannot be read from the Hub" in ran[2].error
+    assert "Repository Not Found" in ran[2].error
+    assert "corpus.repo: o/tiny-2 is not cached here, and http://127.0.0.1:" in ran[4].error

@@ -344,9 +344,7 @@ def test_code_arguments_and_data_of_a_source_identify_its_corpus(tmp_path: Path)
     assert key() != before
 
 
-def test_documents_are_of_the_group_that_their_source_names_or_of_none_but_their_own(
-    tmp_path: Path,
-) -> None:
+def test_documents_are_of_the_group_that_their_source_names_or_alone(tmp_path: Path) -> None:
     named = DOCUMENT.replace("text=", "group='abc'[step % 3], text=")
     of_source = load_of(configured(tmp_path, text=FILE.replace(DOCUMENT, named)), tmp_path / "a")
     alone = load_of(configured(tmp_path), tmp_path / "b").corpus

@@ -166,9 +166,7 @@ def test_a_kept_checkpoint_is_scored_as_a_run_that_ends_there(
     assert kept
 
 
-def test_rows_of_kept_checkpoints_stand_apart_and_those_that_lack_are_computed(
-    keeping: tuple[Config, Path],
-) -> None:
+def test_kept_checkpoints_stand_apart_and_are_computed_once(keeping: tuple[Config, Path]) -> None:
     config, run_dir = keeping
     before, log = report.terminal([run_dir]), run_dir / "kept.jsonl"
     small = with_eval(config, lengths=[16])

@@ -26,6 +26,8 @@ for name, keys in MODELS.items():
         continue
     layers = {"num_hidden_layers": N} if "num_hidden_layers" in keys else {}
     FAMILIES.setdefault(name.split()[0], []).append({**keys, **layers})
+for keys in FAMILIES["falcon"]:
+    keys["max_position_embeddings"] = 64  # else 2048
 ROWS = {"pad_token_id": None, "vocab_size": V}
 ENDS = ("gpt2", "opt", "mpt")  # at T
 BAND = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}

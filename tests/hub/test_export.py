@@ -44,7 +44,6 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
     "rotary": ("gpt_neox", ["scheme=rope"]),
     "without bos": ("gpt_neox", ["scheme=rope", "corpus.bos=false", "model.tied_head=false"]),
     "rotary, Llama": ("llama", ["scheme=rope", YARN, *LLAMA]),
-    "interpolated": ("gpt_neox", ["scheme=rope", "+scheme.parts.pi={factor: 2.0}"]),
     "stretched": ("gpt_neox", ["scheme=rope", "+scheme.parts.dynamic_ntk={factor: 2.0}"]),
     "nope": ("gpt_neox", ["scheme=nope", "model.biases=[mlp]"]),
     "nope, Llama": ("smollm3", ["scheme=nope", *LLAMA]),
@@ -55,8 +54,6 @@ CHOSEN = {  # the family that fits, or the layout of lengthgen itself
     "bpe": (OWN, ["scheme=alibi", "corpus.tokenizer=bpe", "corpus.vocab_size=300"]),
     "sampled": (OWN, ["scheme=randomized_rope", "eval.seed=3"]),
     "constants": (OWN, ["scheme=fope"]),
-    "learned scale": (OWN, ["scheme=sinusoidal", "scheme.parts.sinusoidal.scale=learned"]),
-    "no family": (OWN, ["scheme=sinusoidal", "model.parallel_residual=true"]),
     "in some layers": (OWN, ["scheme=rnope_swa"]),
     "plugin": (OWN, ["scheme=nope", "+scheme.parts.slope={}"]),
 }
@@ -136,7 +133,7 @@ def test_the_lines_of_the_card_give_the_tokens_of_training_and_the_runs_own_logi
     monkeypatch.setattr(MODULES, str(tmp_path))
     plain = json.loads(Path("model/config.json").read_text())
     assert plain["model_type"] == kind
-    if name in ("interpolated", "stretched"):  # transformers would warn of it
+    if name == "stretched":  # transformers would warn of it
         assert "original_max_position_embeddings" not in plain["rope_parameters"]
     opened = open_run(config, config.run_dir)
     torch.set_num_threads(1)  # how sums are divided rounds them

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from commands import here, run
+from commands import here
+from hub_stub import with_hub
 from pretrained import MODELS, TEXT, T, V, logits, our_model, rope, some_tokens, their_model
 from safetensors.torch import load_file, save_file
 from small import close, experiment_of, refusal, varied
@@ -430,35 +431,17 @@ def test_a_trained_length_that_is_wrong_or_missing_is_one_line(save: Callable[..
     assert said.endswith("config.json names no trained length; give --length")
 
 
-FROM_THE_HUB = """
-import os, sys
-from pathlib import Path
-from hub_stub import served
-
-root, model = map(Path, sys.argv[1:])
-with served({"o/model": model}) as url:
-    os.environ |= {"HF_ENDPOINT": url, "HF_HOME": str(root / "cache")}
-    from commands import here  # not before: the library reads these when it is imported
-
-    words = ["corpus=synthetic", f"runtime.root={root}/runs"]
-    ran = [here("import", name, *words) for name in ("o/model", "o/none")]
-ran.append(here("import", "o/model", *words))
-sys.stdout.write("\\n".join(f"{each.code} {each.out or each.error}".strip() for each in ran))
-"""
-
-
 @pytest.mark.slow
 def test_a_name_of_the_hub_is_a_run_and_again_from_the_cache_where_it_does_not_answer(
     save: Callable[..., Path], tmp_path: Path
 ) -> None:
-    ran = run("-c", FROM_THE_HUB, tmp_path, save(their_model("llama")))
-    assert ran.code == 0, ran.err
-    online, unknown, cached = ran.out.splitlines()
-    assert online == cached != ""
-    assert online.startswith("0 ")
-    assert unknown.startswith("2 ")
-    assert "o/none is no folder; it cannot be read from the Hub" in unknown
-    assert "Repository Not Found" in unknown
+    words = ["corpus=synthetic", f"runtime.root={tmp_path}/runs"]
+    known, unknown = (["import", name, *words] for name in ("o/model", "o/none"))
+    folders = {"o/model": save(their_model("llama"))}
+    online, no_model, cached = with_hub(tmp_path / "cache", folders, [known, unknown], [known])
+    assert online.out == cached.out != ""
+    assert "o/none is no folder; it cannot be read from the Hub" in no_model.error
+    assert "Repository Not Found" in no_model.error
 
 
 def test_wrong_arguments_are_one_line() -> None:

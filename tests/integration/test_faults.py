@@ -114,9 +114,7 @@ def test_what_cannot_be_read_is_one_line_and_nothing_is_trained_or_deleted(
 
 
 @pytest.mark.slow
-def test_without_room_training_ends_in_one_line_and_goes_on(
-    tmp_path: Path, undisturbed: Path
-) -> None:
+def test_without_room_training_stops_and_goes_on(tmp_path: Path, undisturbed: Path) -> None:
     words = train_words(tmp_path, "scheme=rope")
     refused: list[str] = []
     for n_bytes in (0, 600, 20_000, 100_000):  # larger files fit at every one

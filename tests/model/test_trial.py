@@ -45,9 +45,7 @@ FAULTS = {  # of a hook | under a word
         r"\[H, Q, S\] or \[B, H, Q, S\] in .* here H = 4, Q = 8, S = 8 \(.*mine\.py, line 23\)$"
     ),
     "def bias(self, c): c.distance()": r"Mine\.bias returns None; return a tensor \[Q, S\], ",
-    "def visible(self, c): c.distance() < 4": r"Mine\.visible returns None; return a bool tensor ",
     "def visible(self, c): return (c.distance() < 4).int()": r"ble returns torch.int32 \[8, 8\]",
-    "def bias(self, c): return c.distance().numpy()": r"Mine.bias returns a ndarray; return a",
     "def bias(self, c): return -c.exact_distance()": (
         r"returns torch.int64 \[8, 8\]; .* in c\.distance\(\)'s dtype, torch\.float32; here"
     ),
@@ -55,7 +53,6 @@ FAULTS = {  # of a hook | under a word
         r"relative_keys returns torch.float32 \[4, 3, 5\]; return a tensor \[H, N, K\] or "
         r"\[1, N, K\]; here H = 4, K = 8 "
     ),
-    "def relative_values(self, c): return torch.ones(3, 8)": r"_values returns .* \[3, 8\]; return",
     "def embed(self, x, c): return Poisoned.apply(x)": r"gradient's norm nan before any update",
     "def qk(self, q, k, c): return q, k.roll(-1, 2)": r" depends on later tokens; ",
     "def embed(self, x, c): return x - x.mean(0) / 2": r"depends on the other texts of a batch; ",
@@ -77,7 +74,6 @@ FAULTS = {  # of a hook | under a word
     ),
     "def visible(self, c): return c.distance() < 0": r"before any update; visible must leave a key",
     "def qk(self, q, k, c): return None": r"Mine\.qk returns None; return Rotated\(q, k\) \(.*23\)",
-    "def qk(self, q, k, c): return q": r"Mine\.qk returns torch\.\w+ \[2, 4, 8, 8\]; return Rot",
     "def weights(self, s, c): return s.softmax(-1).mT": r"fit the model: Mine raised RuntimeErr",
     "def __init__(self, shape):\n        super().__init__(shape)\n"
     "        self.unused = torch.nn.Parameter(torch.ones(2))\n"
@@ -131,9 +127,7 @@ LATE = {  # beyond 136 tokens, and what is said of it in evaluation
 
 
 @pytest.mark.parametrize("hook", LATE)
-def test_a_fault_that_longer_texts_show_is_one_line_too(
-    tmp_path: Path, cache: Path, hook: str
-) -> None:
+def test_a_fault_that_longer_texts_show_is_said_too(tmp_path: Path, cache: Path, hook: str) -> None:
     words = ["eval.max_context=200", "eval.lengths=[16,200]", "train.tokens=128"]
     words += [f"runtime.root={tmp_path}", f"runtime.cache={cache}"]
     config = config_of(tmp_path / "mine.py", hook, *words)

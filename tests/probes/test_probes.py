@@ -110,9 +110,7 @@ def test_what_is_attached_changes_no_output_and_no_model(name: str, variant: str
         ("bias", "rope", ["no part adds to the logits by distance"]),
     ],
 )
-def test_what_a_scheme_lacks_is_skipped_with_why(
-    probe: str, scheme: str, reasons: list[str]
-) -> None:
+def test_what_a_scheme_lacks_is_skipped(probe: str, scheme: str, reasons: list[str]) -> None:
     [measured] = requested_probes([probe])
     rows = measured.rows(inputs_of(small_model(scheme)))
     for reason, row in zip(reasons, rows, strict=True):
@@ -313,9 +311,7 @@ def test_absolute_positions_are_found_in_the_embedding(monkeypatch: pytest.Monke
     assert 1.8 < nothing["error_beyond"][0] < 2.2
 
 
-def test_networks_learn_from_other_documents_than_they_are_tested_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_networks_are_tested_on_documents_not_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position, "STEPS", 10)
     model = small_model("nope", dtype=torch.float32)
     inputs = inputs_of(model, documents=[0, 1, 2])

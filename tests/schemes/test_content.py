@@ -128,9 +128,7 @@ def test_shaw_reads_the_rows_of_the_past_of_tensor2tensors_tables() -> None:
         ("scaled", [-0.228394, -0.212377, -0.177388, -0.126554]),
     ],
 )
-def test_cope_is_that_of_paper_or_code(
-    how: Literal["scaled", "unscaled"], want: list[float]
-) -> None:
+def test_cope_is_of_paper_or_code(how: Literal["scaled", "unscaled"], want: list[float]) -> None:
     part = Cope(SINGLE, n_positions=4, position_logits=how, share_layers=False).double()
     with torch.no_grad():
         part.E.copy_(det(1, 4, 4, a=0.47))
@@ -154,9 +152,7 @@ def entmax(s: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("n_queries", [6, 2])
 @pytest.mark.parametrize("function", [counted, shares, entmax])
-def test_hand_written_gradients_are_right(
-    function: Callable[[Tensor], Tensor], n_queries: int
-) -> None:
+def test_written_gradients_are_right(function: Callable[[Tensor], Tensor], n_queries: int) -> None:
     generator = torch.Generator().manual_seed(2)
     s = torch.randn(2, 2, n_queries, 9, generator=generator, dtype=torch.float64)
     assert gradcheck(function, (s.requires_grad_(),))

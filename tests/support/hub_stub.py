@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
+from commands import Ran, run
+
 COMMIT = "1" * 40
 
 
@@ -64,6 +66,32 @@ def served(folders: Mapping[str, Path]) -> Generator[str]:
 
     with serving(Handler) as url:
         yield url
+
+
+SESSION = """
+import json, os, sys
+from pathlib import Path
+from hub_stub import served
+
+home, folders, online, offline = sys.argv[1], *map(json.loads, sys.argv[2:])
+with served({name: Path(folder) for name, folder in folders.items()}) as url:
+    os.environ |= {"HF_ENDPOINT": url, "HF_HOME": home}
+    from commands import here  # not before: the libraries read these when they are imported
+
+    ran = [here(*words) for words in online]
+ran += [here(*words) for words in offline]
+sys.stdout.write(json.dumps(ran))
+"""
+
+
+def with_hub(
+    home: Path, folders: Mapping[str, Path], online: list[list[str]], offline: list[list[str]]
+) -> list[Ran]:
+    """Runs commands in a process with a Hub that serves these folders, then others without it."""
+    given = [{name: str(folder) for name, folder in folders.items()}, online, offline]
+    ran = run("-c", SESSION, home, *map(json.dumps, given))
+    assert (ran.code, "Retrying" in ran.err) == (0, False), ran.err
+    return [Ran(*each) for each in json.loads(ran.out)]
 
 
 @contextmanager

@@ -53,9 +53,7 @@ def single(root: Path, *overrides: str) -> Point:
         (["scheme=rope,alibi", "model.n_heads=4,3"], "scheme=rope model.n_heads=3: model.d_model="),
     ],
 )
-def test_a_grid_with_a_mistake_is_refused_and_leaves_nothing(
-    tmp_path: Path, overrides: list[str], said: str
-) -> None:
+def test_a_wrong_grid_leaves_nothing(tmp_path: Path, overrides: list[str], said: str) -> None:
     assert refusal(grid, *overrides, root=tmp_path / "runs").startswith(said)
     assert list(tmp_path.iterdir()) == []
 

@@ -146,9 +146,7 @@ def test_a_changed_file_has_another_source_and_its_path_is_stored_whole(
         (b" ".join(b"w%d" % n for n in range(8649)) + b"\ta", ": 8650 different words, and there"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(
-    text: bytes | None, said: str, tmp_path: Path
-) -> None:
+def test_a_file_that_cannot_be_used_is_said(text: bytes | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     if text is not None:
         written(path, text)

@@ -251,9 +251,7 @@ def state_of(config: Config) -> TrainingState:
 
 
 @pytest.mark.parametrize("words", [(), ("model.dropout=0.3",)])
-def test_micro_batches_add_up_to_a_batch(
-    stepping: tuple[Config, Any], words: tuple[str, ...]
-) -> None:
+def test_micro_batches_sum_to_a_batch(stepping: tuple[Config, Any], words: tuple[str, ...]) -> None:
     ends: list[dict[str, Tensor]] = []
     for micro_batch in (3, 8):
         state = state_of(small_config(*words, f"runtime.micro_batch={micro_batch}"))
