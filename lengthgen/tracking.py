@@ -167,6 +167,8 @@ class Tracker:
         from wandb.errors import AuthenticationError
 
         _refuse_settings_of([self._run_dir])
+        if (link := self._run_dir / "wandb").is_symlink():
+            raise UserError(f"{link} is a link, through which nothing is written; remove it")
         for name in [n for n, text in os.environ.items() if n.startswith("WANDB_") and not text]:
             del os.environ[name]  # W&B would refuse some of them
         mode = self._mode(None)  # for auto WANDB_MODE, or that of the folder
@@ -301,6 +303,8 @@ class TensorBoard:
             needs = 'needs tensorboard; pip install "lengthgen[tensorboard]"'
             raise UserError(f"runtime.tensorboard=true {needs}") from None
         shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):  # a link, through which the rows would go elsewhere
+            self._folder.unlink()
         with writing(self._folder):
             place = self._folder / self._config.recipe / f"s{self._config.seed}"
             self._writer: Any = SummaryWriter(place)

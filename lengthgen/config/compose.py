@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # What stays a text without quotes; not a number, nor a word of another meaning.
 PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[a-z_/][\w./+-]*", re.IGNORECASE | re.ASCII)
+# A quoted value, or one of several; as it is written without quotes it is the name of a choice.
+QUOTED = re.compile(r"(^[^=,]+=|,)(['\"])([^'\",]+)\2(?=,|$)")
 # A value, or an item of a list, that Hydra takes for a number, in front of its end.
 NUMBER = re.compile(
     r"(^|[\[,:])\s*([+-]?(?:[\d_]*\.?[\d_]+|[\d_]+\.)(?:e[+-]?[\d_]+)?|[+-]?inf|nan)\s*(?=$|[\],}])",
@@ -489,6 +491,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     """
     parsed: list[Override] = []
     for word in overrides:
+        word = QUOTED.sub(lambda m: m[1] + m[3] if PLAIN.fullmatch(m[3]) else m[0], word)
         override = _override(word)
         if override is None:
             key, _, value = word.partition("=")

@@ -89,7 +89,8 @@ def _values(word: str, config_dir: Path | None) -> list[str]:
 
 def _blocks(word: str, *, config_dir: Path | None) -> list[dict[str, str]]:
     """Returns the overrides of each block by key; none of a study without a grid."""
-    file = compose.choices(STUDY, config_dir=config_dir).get(word.partition("=")[2])
+    (name, *_) = _values(word, config_dir) if word else [""]
+    file = compose.choices(STUDY, config_dir=config_dir).get(name)
     blocks: object = compose.read_yaml(file).get(compose.GRID, []) if file else []
     is_grid = isinstance(blocks, list) and all(
         isinstance(block, Mapping) for block in cast("list[object]", blocks)

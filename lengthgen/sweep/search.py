@@ -1,7 +1,6 @@
 """A search over a space of overrides by Optuna: the least loss at T on the tuning split."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +18,9 @@ from lengthgen.sweep.states import SETTLED, PointState
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+
+REPEATS = 50  # draws in a row, for each point that was tried, which bring no other: there is none
 
 
 class Trial(NamedTuple):
@@ -60,13 +62,16 @@ def search(
     study = optuna.create_study(sampler=sampler)
     space, trials = {axis.key: _distribution(axis) for axis in axes}, list[Trial]()
     others, tried = optuna.samplers.RandomSampler(seed=0), list[dict[str, Any]]()
-    n_points, known = math.prod(map(_n_values, axes)), set[str]()
+    known = set[str]()
 
     def ask() -> Iterator[tuple[optuna.Trial, Point]]:
-        while len(tried) < n_points:
+        repeats = 0
+        while repeats <= REPEATS * len(tried):
             trial = study.ask(space)
+            repeats += 1
             if trial.params not in tried:
                 tried.append(trial.params)
+                repeats = 0
                 chosen = [f"{key}={value}" for key, value in trial.params.items()]
                 [point] = grid.points([*words, *chosen], config_dir=config_dir, plugins=plugins)
                 if (training := tuning.training_of(point)) not in known:
@@ -88,14 +93,6 @@ def search(
             study.tell(trial, loss)
             trials.append(Trial(point, state, loss))
     return sorted(trials, key=lambda trial: trial.loss)
-
-
-def _n_values(axis: Axis) -> int:
-    """Returns how many values an axis has, a large number for an interval of real numbers."""
-    low, high = axis.low, axis.high
-    if axis.values or low == high:
-        return len(axis.values) or 1
-    return high - low + 1 if isinstance(low, int) and isinstance(high, int) else sys.maxsize
 
 
 def _distribution(axis: Axis) -> "BaseDistribution":

@@ -57,6 +57,11 @@ def test_a_point_of_a_sweep_is_whole_and_train_takes_the_first(folder: Path) -> 
         assert study.first_point(point, config_dir=folder) == point
     config = drafted(["study=mine", "scheme=t5"], config_dir=folder)
     assert (config.seed, config.train.tokens, config.scheme_lr_ratio) == (1, 512, 64)
+    quoted = drafted(["study='mine'", 'scheme="t5"', "model.name='2024'"], config_dir=folder)
+    assert quoted == drafted(["study=mine", "scheme=t5", "model.name='2024'"], config_dir=folder)
+    words = ["study='mine'", "scheme='t5',\"nope\""]
+    several = study.expand_study(words, config_dir=folder)
+    assert [{*point} - {"study=mine"} for point in several] == points(folder, "scheme=nope,t5")
 
 
 def test_a_grid_of_another_form_is_refused(folder: Path) -> None:

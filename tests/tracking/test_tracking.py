@@ -338,6 +338,13 @@ def test_what_cannot_be_pushed_is_one_line(
     shell: Shell, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = f"runtime.root={trained}"
+    for name in ("wandb", "tensorboard"):
+        (one_run(trained) / name).symlink_to(trained, target_is_directory=True)
+    shows = ("runtime.wandb=offline", "runtime.tensorboard=true", "--lengths", "16,48")
+    assert "wandb is a link, through which nothing is written" in here("eval", root, *shows).err
+    assert [path.name for path in trained.iterdir()] == [one_run(trained).name]
+    assert [*one_run(trained).glob("tensorboard/rope-*")]
+    (one_run(trained) / "wandb").unlink()
     (one_run(trained) / "wandb").mkdir()
     (one_run(trained) / "wandb/settings").write_text("[default]\nbase_url = http://theirs\n")
     with monkeypatch.context() as inside:
