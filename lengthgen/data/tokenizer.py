@@ -4,6 +4,7 @@ import json
 import os
 import re
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -210,10 +211,8 @@ def altered(text: str, ids: Iterable[int], texts: Sequence[bytes], *, blank: boo
 
 def normalised(text: str, tokenizer: tokenizers.Tokenizer | None) -> str:
     """Returns a text with its characters composed, if the tokenizer composes them (NFC)."""
-    nfc = tokenizer and tokenizer.normalizer
-    if not isinstance(nfc, normalizers.NFC):
-        return text
-    return "".join(map(nfc.normalize_str, pieces(text)))
+    composes = tokenizer is not None and isinstance(tokenizer.normalizer, normalizers.NFC)
+    return unicodedata.normalize("NFC", text) if composes else text  # whole: no piece splits one
 
 
 def is_sentencepiece(tokenizer: tokenizers.Tokenizer) -> bool:

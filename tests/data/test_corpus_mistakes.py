@@ -382,13 +382,17 @@ def test_added_tokens_of_blanks_stand_for_as_many_bytes() -> None:
     assert token_bytes(tokenizer)[ids].tolist() == [1, 1, 1, 2, 1, 2, 2, 1]
 
 
-def test_bytes_are_those_of_the_text_that_nfc_composes(folder: Path, cache_dir: Path) -> None:
+def test_bytes_are_those_of_the_text_that_nfc_composes_also_where_it_is_cut(
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengthgen.data.tokenizer.UNBROKEN", 110)
+    (folder / "cut.txt").write_text(" e\u0301" + "e\u0301" * 499)  # of which 110 letters end in e
     corpus = load(files(folder, tokenizer="bytes"), cache_dir).corpus
     nfc = given(corpus.tokenizer_path, lambda plain: plain.update(normalizer={"type": "NFC"}))
     other = load(files(folder, tokenizer=str(nfc)), cache_dir).corpus
     n_bytes = [[c.meta[s]["bytes"] for s in ("train", "validation")] for c in (corpus, other)]
     assert n_bytes[1] == [len(split.tokens) for split in (other.train, other.validation)]
-    assert sum(n_bytes[0]) - sum(n_bytes[1]) == TEXTS["accents.txt"].count("e\u0301") > 0
+    assert sum(n_bytes[0]) - sum(n_bytes[1]) == 500 + TEXTS["accents.txt"].count("e\u0301")
 
 
 def test_no_path_copies_without_room_and_no_library_are_errors(tmp_path: Path) -> None:
