@@ -88,13 +88,26 @@ def load_choice(group: str, choice: str) -> dict[str, Any]:
 
 
 class Loader(CSafeLoader):
-    """A loader of YAML that refuses a key which stands twice, of which the last would count."""
+    """A loader of YAML that refuses a key which stands twice, of which the last would count.
+
+    2024_01, 007, 12:30 and 1.50 stay words, whose key says if they are numbers.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [str(key.value) for key, _ in node.value]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"has the key {twice.pop()} twice; remove one")
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        is_int = node.tag.endswith("int")
+        value = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+        is_usual = str(value) == node.value or re.search(r"\de|[fn]$", node.value, re.IGNORECASE)
+        return value if is_usual else node.value
+
+
+for kind in ("int", "float"):
+    Loader.add_constructor(f"tag:yaml.org,2002:{kind}", Loader.construct_number)
 
 
 def read_yaml(path: Path, *, takes_aliases: bool = True) -> dict[str, Any]:
@@ -340,9 +353,10 @@ def _axis(override: Override, names: Iterable[str]) -> list[str]:
     from hydra.core.override_parser.types import Glob
     from hydra.errors import HydraException
 
-    word, sweep = str(override.input_line), override.value()
     if not override.is_sweep_override():
-        return [word]
+        return [str(override.input_line)]
+    (override,) = _parse([word := _as_typed(override)])
+    sweep = override.value()
     if override.is_interval_sweep():
         raise UserError(
             f"{word}: an interval has no points; give a,b, or --search N to lengthgen sweep"

@@ -188,7 +188,9 @@ NUMBERS = ["1:30", "2024", "2024_01", "007", "12e4567", "1.50", ".5", "-3", "+3"
 
 
 @pytest.mark.parametrize("typed", NUMBERS)
-def test_a_key_whose_type_is_text_keeps_what_looks_like_a_number(typed: str) -> None:
+def test_a_key_whose_type_is_text_keeps_what_looks_like_a_number(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [f"runtime.wandb_name={typed}", f"runtime.wandb_tags=[{typed},b, {typed}x]"]
     words += [f"corpus.path={typed}", f"corpus.validation_path=[{typed},b]"]
     words += [f"runtime.root={typed}"]
@@ -196,6 +198,13 @@ def test_a_key_whose_type_is_text_keeps_what_looks_like_a_number(typed: str) -> 
     assert config.runtime.wandb_name == typed
     assert config.runtime.wandb_tags == [typed, "b", f"{typed}x"]
     assert config.runtime.root == Path(typed).absolute()
+    swept = compose.expand([f"runtime.wandb_name={typed},b"], config_dir=None)
+    assert [compose.values(point)["runtime.wandb_name"] for point in swept] == [typed, "b"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    compose.user_file().write_text(f"runtime: {{wandb_name: {typed}, wandb_tags: [{typed}, b]}}")
+    runtime = compose.compose([], config_dir=None)["runtime"]
+    assert (runtime["wandb_name"], runtime["wandb_tags"]) == (typed, [typed, "b"])
+    monkeypatch.undo()
     assert config.corpus.arguments["path"] == str(Path(typed).absolute())
     assert str(Path(typed).absolute()) in config.corpus.arguments["validation_path"]
     hub = valid(["corpus=hub", "corpus.repo=a/b", f"corpus.revision={typed}"])

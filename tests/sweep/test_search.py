@@ -82,7 +82,10 @@ def test_a_search_nears_the_least_loss_and_goes_on_where_it_was(
         (["train.lr=1e-3,2e-3", "seed=int(interval(1,3))"], 6),
         (["train.batch_tokens=range(64,193,64)", "scheme=rope,nope"], 6),
         (["train.lr=interval(1e-3,1e-3)"], 1),
-        (["train.lr=interval(1e-3,0.0010000000000000002)"], 1),  # of two floats the end is not drawn
+        (
+            ["train.lr=interval(1e-3,0.0010000000000000002)"],
+            1,
+        ),  # of two floats the end is not drawn
         (["scheme=rope,t5", "train.scheme_lr_ratio=null,1,16"], 3),  # RoPE has no parameters
         (["model.d_head=null,8", "eval.targets=4,8"], 1),  # of one training
     ],
