@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError
+from lengthgen.evaluation.protocols import named
 from lengthgen.evaluation.stored import stored, stored_kept
 from lengthgen.files import is_there, replace_file
 from lengthgen.runs import directory, status
@@ -88,6 +89,7 @@ def load_rows(
             if rows := stored(path, run=config.run_id):
                 below = rows[-1]["tokens_seen"]
                 rows = stored_kept(path, run=config.run_id, below=below) + rows
+                _refuse_unknown(row["protocol"] for row in rows)
                 measured.append((path, config, rows))
             elif (state := status.read_status(path, run=config.run_id).state) == "running":
                 raise UserError("it is being trained; report again when it is done")
@@ -255,6 +257,12 @@ def _environment(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {"command": shlex.join(["lengthgen", *words]), **kept}
 
 
+def _refuse_unknown(protocols: Iterable[str]) -> None:
+    """Raises UserError for a protocol that is not here, such as one of a later version."""
+    for name in {*protocols}:
+        named(name)
+
+
 def _saved(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_parquet(path, page_checksum_verification=True)
@@ -263,6 +271,7 @@ def _saved(path: Path) -> pd.DataFrame:
     # Rows of corpora that name no groups may lack them.
     if missing := [n for n in COLUMNS if n not in {*table, *OF_CONTEXT, "group", "settings"}]:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
+    _refuse_unknown(table["protocol"])
     table = table.reindex(columns=COLUMNS)
     arrays: dict[str, Any] = {name: [*map(_plain, table[name])] for name in ARRAYS}
     return typed(table.assign(**arrays))

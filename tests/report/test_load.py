@@ -162,6 +162,10 @@ def unreadable(path: Path) -> None:
             lambda path: rewrite(path, lambda row: row.update(length="x")),
             "jsonl:2: damaged row, length",
         ),
+        (
+            lambda path: rewrite(path, lambda row: row.update(protocol="later")),
+            "no protocol 'later'",
+        ),
         (lambda path: (path / "config.yaml").unlink(), "it has no config.yaml"),
         (lambda path: (path / "config.yaml").write_text(BOMB), "config.yaml: cannot be read"),
         (
