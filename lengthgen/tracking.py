@@ -167,8 +167,6 @@ class Tracker:
         from wandb.errors import AuthenticationError
 
         _refuse_settings_of([self._run_dir])
-        if (link := self._run_dir / "wandb").is_symlink():
-            raise UserError(f"{link} is a link, through which nothing is written; remove it")
         for name in [n for n, text in os.environ.items() if n.startswith("WANDB_") and not text]:
             del os.environ[name]  # W&B would refuse some of them
         mode = self._mode(None)  # for auto WANDB_MODE, or that of the folder
@@ -369,11 +367,15 @@ def write_report(run_dirs: Sequence[Path], config: Config) -> str:
 
 
 def _refuse_settings_of(run_dirs: Sequence[Path]) -> None:
-    """Raises UserError in the folder of a run that says where W&B is: one's key would go there."""
+    """Raises UserError for what says where W&B is, or writes: one's key would go there.
+
+    That are a file in the folder of a run, if one is in it, and a link in one.
+    """
     here = Path.cwd()
     inside = any(here.is_relative_to(run.resolve()) for run in run_dirs)
-    if files := [*here.glob("*wandb/settings")] if inside else []:
-        raise UserError(f"{files[0]} would decide where this is sent; go to another folder")
+    links = [link for run in run_dirs if (link := run / "wandb").is_symlink()]
+    if files := links + [*here.glob("*wandb/settings")] * inside:
+        raise UserError(f"{files[0]} would decide where this goes; remove it, or go elsewhere")
 
 
 def _id_of(run_dir: Path, config: Config) -> str:
@@ -403,8 +405,8 @@ def _evaluated(run_dir: Path, *, say: Callable[[str], Any]) -> tuple[Any, Any, s
     text = rows.loc[rows["unit"].isna()]
     if len(text):
         findings = statistics.findings(text)
-        curves: Any = statistics.curves(findings)[TABLE]
-        return rows, sections, "curves", curves, _perplexities(findings)
+        curves: Any = statistics.curves(findings)
+        return rows, sections, "curves", curves[TABLE], _perplexities(findings)
     table: Any = next(section.data["tasks"] for section in sections if "tasks" in section.data)
     own = table[table["series"] == table["series"].iloc[0]].set_index("length")
     names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}

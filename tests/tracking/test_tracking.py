@@ -341,7 +341,7 @@ def test_what_cannot_be_pushed_is_one_line(
     for name in ("wandb", "tensorboard"):
         (one_run(trained) / name).symlink_to(trained, target_is_directory=True)
     shows = ("runtime.wandb=offline", "runtime.tensorboard=true", "--lengths", "16,48")
-    assert "wandb is a link, through which nothing is written" in here("eval", root, *shows).err
+    assert "/wandb would decide where this goes; remove it" in here("eval", root, *shows).err
     assert [path.name for path in trained.iterdir()] == [one_run(trained).name]
     assert [*one_run(trained).glob("tensorboard/rope-*")]
     (one_run(trained) / "wandb").unlink()
@@ -350,7 +350,7 @@ def test_what_cannot_be_pushed_is_one_line(
     with monkeypatch.context() as inside:
         inside.chdir(one_run(trained))  # where W&B would send one's key to that
         (line,) = said("track", "push", root, code=2)
-        assert "wandb/settings would decide where this is sent; go to another folder" in line
+        assert "wandb/settings would decide where this goes; remove it, or go elsewhere" in line
     assert shell.refused("track", "push", root, "runtime.wandb=off").startswith("runtime.wandb=o")
     assert shell.refused("track", "push", root, "lost").startswith("lost: no such run in")
 
