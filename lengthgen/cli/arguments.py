@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,26 +54,6 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     return fitting + keys
 
 
-def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Returns the completion of A,B,... of these names, each once."""
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        given = before.split(",")
-        return [f"{before}{comma}{n}" for n in names() if n.startswith(last) and n not in given]
-
-    return complete
-
-
-def known_variants() -> list[str]:
-    """Returns the variants of any scheme, and those that a scheme has of its own."""
-    from lengthgen.config import compose
-
-    own = [compose.read_yaml(file) for file in compose.choices("scheme", config_dir=None).values()]
-    names = {name for plain in own for name in plain.get("variants") or {}}
-    return sorted({*compose.choices(compose.VARIANT, config_dir=None), *names})
-
-
 def _before(ctx: typer.Context) -> list[str]:
     """Returns the arguments before the incomplete one."""
     return ctx.params.get("overrides") or ctx.params.get("arguments") or []
@@ -100,7 +80,6 @@ VariantNames = Annotated[
     typer.Option(
         metavar="V",
         help="Training-free variant, a+b merges two; several for eval and probe: V,V.",
-        autocompletion=one_of(known_variants),
     ),
 ]
 ConfigDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with custom groups.")]
@@ -211,11 +190,3 @@ def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[st
 def comma_words(text: str | None) -> list[str]:
     """Returns the words of A,B,...; none of an option that is not given."""
     return [word.strip() for word in text.split(",")] if text is not None else []
-
-
-def note_defaults(overrides: Sequence[str] | None, config_dir: Path | None) -> None:
-    """Says which of the user's own defaults a command takes."""
-    from lengthgen.config import compose
-
-    if words := compose.user_overrides(overrides or [], config_dir=config_dir):
-        warn_once(f"defaults of {compose.user_file()}: {' '.join(words)}")

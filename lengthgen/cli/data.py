@@ -15,21 +15,12 @@ if TYPE_CHECKING:
 BAR = 30  # characters
 
 
-def complete_corpora(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the corpora of the package and of --config-dir that begin so."""
-    from lengthgen.config import compose
-
-    known = compose.choices("corpus", config_dir=ctx.params.get("config_dir"))
-    return [name for name in known if name.startswith(incomplete)]
-
-
 def show_corpus(
     corpus: Annotated[
         str | None,
         typer.Argument(
             metavar="[CORPUS]",
             help="As in corpus=CORPUS of train: files, wikitext103, OWNER/NAME of the Hub.",
-            autocompletion=complete_corpora,
         ),
     ] = None,
     overrides: Overrides = None,

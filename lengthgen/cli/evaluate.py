@@ -14,36 +14,23 @@ from lengthgen.cli.arguments import (
     chosen_runs,
     comma_words,
     limited,
-    one_of,
     refuse_limit,
 )
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.errors import UserError
-
-# As evaluation.protocols has them, which imports torch: Tab is to answer at once.
-OFFERED = (
-    "tail swap shuffle nonoverlap sliding-256 last_k per_position alibi_nonoverlap alibi_sliding1 "
-    "kerple dape yarn nope_f fox forgetting retrieval key_tokens answers spans"
-)
-LENGTH_WORDS = "T 2T 4T 8T 16T 32T"
 
 
 def evaluate_runs(
     arguments: Runs = None,
     lengths: Annotated[
         str | None,
-        typer.Option(
-            metavar="L,L,...",
-            help="Such as 512,2k,16T: T is train.length.",
-            autocompletion=one_of(lambda: LENGTH_WORDS.split()),
-        ),
+        typer.Option(metavar="L,L,...", help="Such as 512,2k,16T: T is train.length."),
     ] = None,
     protocols: Annotated[
         str | None,
         typer.Option(
             metavar="P,...",
             help="Such as tail,swap,sliding-256; all: every one of lengthgen list protocols.",
-            autocompletion=one_of(lambda: [*OFFERED.split(), "all"]),
         ),
     ] = None,
     variants: VariantNames = None,
@@ -52,7 +39,6 @@ def evaluate_runs(
         typer.Option(
             metavar="N,N,...",
             help="Kept checkpoints too: all, or those of so many tokens, such as 4M,8M.",
-            autocompletion=one_of(lambda: ["all"]),
         ),
     ] = None,
     limit: Limit = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, PluginFiles, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, PluginFiles
 from lengthgen.cli.console import print_table, warn, warn_once
 from lengthgen.errors import UserError
 
@@ -56,7 +56,6 @@ def sweep(
     """
     from lengthgen.sweep import grid
 
-    note_defaults(overrides, config_dir)
     given: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
     if search is not None:
         if slurm is not None or dry_run:

@@ -1,13 +1,13 @@
 """lengthgen track push and report."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lengthgen.cli.arguments import Runs, chosen_runs
 from lengthgen.cli.console import echo, warn
-from lengthgen.errors import UserError
 
 
 def push(
@@ -24,18 +24,15 @@ def push(
     run_dirs, changes = chosen_runs(arguments, "runtime")
     from lengthgen import tracking
     from lengthgen.experiment import config_of
+    from lengthgen.runs import directory
 
-    failed = False
+    sent, say = list[Path](), warn if run_dirs[1:] else None
     for run_dir in run_dirs:
-        try:
+        with directory.or_said(run_dir, "sent", say):
             config = config_of(run_dir, {"runtime.wandb": "auto", **changes})
             tracking.push(config, run_dir, again=again, say=echo)
-        except UserError as error:
-            if len(run_dirs) == 1:
-                raise
-            warn(f"{run_dir.name} is not sent: {error}")
-            failed = True
-    if failed:
+            sent.append(run_dir)
+    if sent != run_dirs:
         sys.exit(1)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 import yaml
@@ -15,7 +15,6 @@ from lengthgen.cli.arguments import (
     PluginFiles,
     complete_runs,
     limited,
-    note_defaults,
     refuse_limit,
 )
 from lengthgen.cli.console import echo, warn, warn_once
@@ -31,13 +30,7 @@ def train(
     overrides: Overrides = None,
     gpus: Gpus = None,
     cfg: Annotated[
-        str | None,
-        typer.Option(
-            "--cfg",
-            metavar="job",
-            help="Print the configuration and stop.",
-            autocompletion=lambda: ["job"],
-        ),
+        Literal["job"] | None, typer.Option(help="Print the configuration and stop.")
     ] = None,
     base: Annotated[
         str | None,
@@ -56,8 +49,6 @@ def train(
     """Train a scheme, then evaluate its curve. Run again: it resumes, or is done at once."""
     if gpus and "RANK" in os.environ:
         raise UserError("--gpus: torchrun has started this process already; drop --gpus")
-    if cfg not in (None, "job"):
-        raise UserError(f"--cfg {cfg}: a run has one configuration; give --cfg job")
     from lengthgen.config.schema import to_plain
     from lengthgen.experiment import changed, resolve
     from lengthgen.runs.directory import load_config
@@ -65,7 +56,6 @@ def train(
     overrides = [*(overrides or []), *limited(limit)]
     files, options = plugin or [], list[str]()
     if base is None:
-        note_defaults(overrides, config_dir)
         experiment = resolve(overrides, config_dir=config_dir, plugins=files)
     else:
         run_dir, experiment = changed(base, overrides, config_dir=config_dir, plugins=files)

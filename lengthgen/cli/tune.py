@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, PluginFiles, note_defaults
+from lengthgen.cli.arguments import ConfigDir, Gpus, Overrides, PluginFiles
 from lengthgen.cli.console import echo, warn_once
 from lengthgen.cli.sweep import DryRun, Jobs, Slurm, print_states, run_all, slurm_overrides
 
@@ -30,7 +30,6 @@ def tune(
     """
     from lengthgen.sweep import tuning
 
-    note_defaults(overrides, config_dir)
     combined = [*slurm_overrides(slurm), *(overrides or [])]
     points = tuning.tuning_points(
         combined, out=out, config_dir=config_dir, plugins=plugin or [], say=warn_once

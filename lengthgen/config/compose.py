@@ -152,20 +152,25 @@ def user_cache() -> Path:
 
 
 def user_defaults() -> dict[str, Any]:
-    """Returns what the user's file sets, by dotted key, groups by name; none without the file."""
-    path = user_file()
-    return flatten(read_yaml(path)) if os.path.isfile(path) else {}  # False where it cannot look
+    """Returns what the user's file sets of runtime, by dotted key; none without the file.
+
+    Raises UserError for another key: what decides numbers belongs in a study.
+    """
+    path, known = user_file(), flatten({"runtime": defaults()["runtime"]})
+    given = flatten(read_yaml(path)) if os.path.isfile(path) else {}  # False where it cannot look
+    if other := next((key for key in given if key not in known), None):
+        raise UserError(f"{path}: {other}: no key of runtime; {suggestion(other, known)}")
+    return {key: _resolved(key, value) for key, value in given.items()}
 
 
 def own_defaults() -> dict[str, Any]:
-    """Returns the values by dotted key that a command has without overrides, groups left out."""
-    return flatten(defaults()) | user_defaults()
+    """Returns the values of runtime by dotted key that a command has without overrides."""
+    return flatten({"runtime": defaults()["runtime"]}) | user_defaults()
 
 
 def sent() -> dict[str, Any]:
     """Returns what the user's own defaults say of what is sent, and where to, by dotted key."""
-    own = {k: x for k, x in own_defaults().items() if k.startswith("runtime.wandb")}
-    return {key: _resolved(key, value) for key, value in own.items()}
+    return {k: x for k, x in own_defaults().items() if k.startswith("runtime.wandb")}
 
 
 def _resolved(key: str, value: Any) -> Any:
@@ -179,22 +184,6 @@ def _resolved(key: str, value: Any) -> Any:
         return OmegaConf.create({"value": value})["value"]
     except OmegaConfBaseException as error:
         raise UserError(f"{key}={value}: {first_line(error)}; give a value") from None
-
-
-def user_overrides(overrides: Sequence[str], *, config_dir: Path | None) -> list[str]:
-    """Returns the user's defaults as overrides, without those that the given ones replace.
-
-    Raises UserError for a key that does not exist.
-    """
-    if not (flat := user_defaults()):
-        return []
-    known = keys(config_dir=config_dir)
-    for key in flat:
-        if key not in known:
-            raise UserError(f"{user_file()}: {key}: unknown key; {suggestion(key, known)}")
-    own = [word.replace(r"\${", "${") for word in overrides_of(flat)]  # theirs may look elsewhere
-    words = [word for each in own for word in _spelled_out(each)]
-    return beneath(words, overrides, config_dir=config_dir)
 
 
 def beneath(
@@ -262,7 +251,8 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
-    every = _parse([*user_overrides(overrides, config_dir=config_dir), *overrides])
+    own = beneath(overrides_of(user_defaults()), overrides, config_dir=config_dir)
+    every = _parse([*own, *overrides])
     none = ("study", None)  # the default, which Hydra takes from its own file alone
     every = [override for override in every if (override.key_or_group, override.value()) != none]
     for override in every:

@@ -658,8 +658,6 @@ def overrides_giving(config: Config) -> list[str]:
             words.append(f"{group}={section['name']}")
             given = flatten(compose.read_yaml(file), "" if group == "task" else f"{group}.")
             words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
-    if "train.tuned" in compose.user_defaults():  # the run has rates of its own
-        words.append("train.tuned=null")
     default = _as_given(drafted([*words, "train.precision=fp32"]))
     default["train"]["precision"] = "auto"  # whose choice, by torch, is another elsewhere
     default["task"] = default["corpus"].pop("task", {})

@@ -12,7 +12,6 @@ from lengthgen.cli.arguments import (
     VariantNames,
     chosen_runs,
     comma_words,
-    one_of,
 )
 from lengthgen.cli.console import echo, print_table, warn
 
@@ -20,16 +19,9 @@ if TYPE_CHECKING:
     from lengthgen.probes.base import Probe
 
 
-def _names() -> list[str]:
-    return [f.stem for f in Path(__file__).parent.glob("*.py") if "(Probe):" in f.read_text()]
-
-
 def probe_runs(
     arguments: Runs = None,
-    probes: Annotated[
-        str | None,
-        typer.Option(metavar="P,...", help="All by default.", autocompletion=one_of(_names)),
-    ] = None,
+    probes: Annotated[str | None, typer.Option(metavar="P,...", help="All by default.")] = None,
     variants: VariantNames = None,
     config_dir: ConfigDir = None,
     plugin: PluginFiles = None,

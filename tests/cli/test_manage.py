@@ -15,14 +15,13 @@ import pytest
 import yaml
 from commands import Shell, here
 from frames import write_run
-from small import SMALL, config_of, valid
+from small import SMALL, valid
 from trained import newest_checkpoint
 
 from lengthgen.cli import lists
 from lengthgen.cli.arguments import chosen_runs
 from lengthgen.cli.console import print_table
-from lengthgen.config import compose
-from lengthgen.config.schema import Train, overrides_giving
+from lengthgen.config.schema import overrides_giving
 from lengthgen.report.load import load_rows
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import State, Status
@@ -307,49 +306,19 @@ def defaults(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "lengthgen.yaml"
 
 
-def test_defaults_of_the_users_own_are_said_and_below_what_a_command_says(defaults: Path) -> None:
-    changed, own = ["scheme=rope", "train.lr=0.1"], ["runtime.root=r", "runtime.wandb=off"]
-    plain, other = job("scheme=xpos", "train.lr=1e-3", *own), job(*changed, *own)
-    defaults.write_text("scheme: xpos\ntrain: {lr: 0.001}\nruntime: {root: r, wandb: off}\n")
-    assert (job(), job(*changed)) == (plain, other)
-    given = "scheme=xpos train.lr=0.001 runtime.root=r runtime.wandb=false"
-    assert here("train", "--cfg", "job").err == f"defaults of {defaults}: {given}\n"
-    for command in (["sweep", "seed=x"], ["tune", "seed=x"]):
-        assert f"defaults of {defaults}: {given}\n" in here(*command).err
-    words = ["scheme=glob(rop*)", "seed=1,2", "runtime.root=s"]
-    left = ["train.lr=0.001", "runtime.wandb=false"]
-    assert compose.user_overrides(words, config_dir=None) == left
-
-
-def test_a_choice_on_the_command_line_and_a_rate_there_come_before_defaults(defaults: Path) -> None:
-    def train(words: str) -> Train:
-        return config_of(*words.split()).train
-
-    defaults.write_text("train: {tuned: none.yaml, scheme_lr_ratio: 4.0}\n")
-    got = train("train.lr=0.5")
-    assert (got.tuned, got.lr, got.scheme_lr_ratio) == (None, 0.5, 4.0)
-    defaults.write_text("train: {lr: 0.5, scheme_lr_ratio: 4.0}\n")
-    assert compose.user_overrides(["train.tuned=none.yaml"], config_dir=None) == []
-    defaults.write_text("train: {lr: 0.5, tokens: 7}\n")
-    assert train("train=gpu").lr != 0.5
-    assert train("study=plain").tokens != 7
-    defaults.write_text("study: plain\ntrain: {lr: 0.5}\neval: {protocols: [swap]}\n")
-    for word, left in (  # of what a chosen file sets, the files that it begins with included
-        ("study=null", ["train.lr", "eval.protocols"]),
-        ("study=alibi_figure1_1024", []),
-        ("task=reverse", ["study"]),
-        ("task=reverse,copy", ["study"]),
-    ):
-        own = compose.values(compose.user_overrides([word], config_dir=None))
-        assert [*own] == left
-    assert train("study=null").tokens != train("").tokens
-    defaults.write_text("train: {tuned: none.yaml}\n")  # a run has rates of its own
-    assert overrides_giving(config_of("scheme=xpos", "train.lr=1e-3"))[0] == "scheme=xpos"
-    for corpus, study in (("task: copy", "plain"), ("corpus: pg19", "addition_formats")):
-        defaults.write_text(f"{corpus}\n")
-        own = job(f"study={study}")
-        defaults.write_text("")
-        assert own == job(f"study={study}")
+def test_defaults_of_the_users_own_are_below_what_a_command_and_a_study_say(
+    defaults: Path, tmp_path: Path
+) -> None:
+    plain, own = job("seed=2"), job("seed=2", "runtime.root=r", "runtime.wandb=off")
+    defaults.write_text("runtime: {root: r, wandb: off}\n")
+    assert job("seed=2") == own != plain
+    assert job("seed=2", "runtime.root=runs", "runtime.wandb=auto") == plain
+    (tmp_path / "conf/study").mkdir(parents=True)
+    (tmp_path / "conf/study/mine.yaml").write_text(
+        "# @package _global_\nruntime: {wandb: offline}\n"
+    )
+    of_study = job("study=mine", f"--config-dir={tmp_path / 'conf'}")["runtime"]
+    assert (of_study["wandb"], of_study["root"]) == ("offline", str(Path.cwd() / "r"))
 
 
 def test_defaults_say_where_runs_are_and_mistakes_are_named(
@@ -362,7 +331,7 @@ def test_defaults_say_where_runs_are_and_mistakes_are_named(
     assert "no runs in scratch/mine yet" in shell.run("list", "runs").err
     monkeypatch.delenv("PLACE")
     assert "Environment variable 'PLACE' not found\"; give" in shell.refused("list", "runs")
-    defaults.write_text("corpus: roneneldan/TinyStories\n")
-    assert job()["corpus"]["repo"] == "roneneldan/TinyStories"
-    defaults.write_text("train: {lrr: 1}\n")
-    assert f"{defaults}: train.lrr: unknown key; did you mean train.lr?" in shell.refused("train")
+    for key in ("runtime.rooot", "train.lr"):
+        section, _, name = key.partition(".")
+        defaults.write_text(f"{section}: {{{name}: 1}}\n")
+        assert f"{defaults}: {key}: no key of runtime; " in shell.refused("train")
