@@ -4,7 +4,6 @@ from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Source
-from lengthgen.data.windows import Windows
 from lengthgen.errors import UserError
 
 
@@ -40,11 +39,6 @@ class Objective:
         """The trained length in the unit of eval.lengths."""
         return self.config.train.length
 
-    @property
-    def window_targets(self) -> int:
-        """The targets of a training window, before `batch` changes it."""
-        return self.config.train.length
-
     def example_prompt(self) -> str:
         return "def main():"
 
@@ -63,10 +57,6 @@ class Objective:
     def prompt_advice(self, prompt: str) -> str | None:
         """Returns what is to be said of a prompt unlike those of training, if anything."""
         return None
-
-    def batch(self, batch: Windows, *, vocab_size: int, step: int) -> Windows:
-        """Returns the global batch of a step as the model reads it; pure in all arguments."""
-        return batch
 
 
 def objective_of(config: Config, source: Source) -> Objective:

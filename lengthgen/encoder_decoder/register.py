@@ -1,8 +1,5 @@
 """What the encoder-decoder adds to the core."""
 
-from lengthgen.encoder_decoder.model import EncoderDecoder, MaskedEncoder
-from lengthgen.encoder_decoder.spans import SPANS, MaskedSpans
+from lengthgen.encoder_decoder.model import EncoderDecoder
 
-ARCHITECTURES = [EncoderDecoder, MaskedEncoder]
-OBJECTIVES = [MaskedSpans]
-PROTOCOLS = [SPANS]
+ARCHITECTURES = [EncoderDecoder]
