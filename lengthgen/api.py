@@ -152,7 +152,7 @@ def _curves(
     """Returns the curves of runs at their last checkpoint, or at all; says what is left out."""
     tables: list[pd.DataFrame] = []
     for text in select(rows):
-        for note in text.notes:
+        for note in text.terminal_notes:
             say(note)
         if per != "series":
             every = pd.concat([text.rows, text.earlier]) if checkpoints else text.rows

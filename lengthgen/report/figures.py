@@ -293,10 +293,7 @@ def draw_lines(
             line = panel[panel["series"] == series]
             solid = {"linestyle": "-"} if is_small and series == name else {}
             dot = {"marker": "." if len(line) == 1 else across.marker}
-            axes.plot(line["length"], line["value"], **{**styles[series], **solid, **dot})
-            band = {"color": styles[series]["color"], "alpha": 0.15, "linewidth": 0}
-            if bands:
-                axes.fill_between(line["length"], line["low"], line["high"], **band)
+            _plot(axes, line, {**styles[series], **solid, **dot}, alpha=0.15 * bands)
         scale(axes)
         shown = rows if is_small else panel
         across.draw(axes, shown, panel["train_length"].iloc[0] if is_small else None)
@@ -343,12 +340,8 @@ def draw_shares(
     for series in rows["series"].unique():
         line = rows[rows["series"] == series]
         is_own = not line["reference"].iloc[0]
-        axes.plot(
-            line["length"], line["value"], **styles[series], marker="o" * is_own, markersize=3
-        )
-        if bands and is_own:
-            look: Any = {"color": styles[series]["color"], "alpha": 0.12, "linewidth": 0}
-            axes.fill_between(line["length"], line["low"], line["high"], **look)
+        marked = {"marker": "o" * is_own, "markersize": 3}
+        _plot(axes, line, {**styles[series], **marked}, alpha=0.12 * (bands and is_own))
     axes.set_yticks([n / 4 for n in range(5)], [f"{25 * n}%" for n in range(5)])
     axes.set_xlabel(across)
     last = rows[~rows["reference"] | (rows["scheme"] == "")].drop_duplicates("series", keep="last")
@@ -356,11 +349,19 @@ def draw_shares(
     style.label_ends(axes, [LineEnd(*end, styles[end[1]]["color"]) for end in ends])
     order = last.sort_values("value", ascending=False)["series"].tolist()
     words: Any = {"names": (across, "share"), "write_x": short, "write": "{:.1%}".format}
-    look = {"trained": trained, "bands": bands}
+    look: Any = {"trained": trained, "bands": bands}
     rows = rows.assign(train_length=trained)
     rows.loc[rows["reference"], ["low", "high"]] = math.nan
     drawn.charts.append(interactive.chart(axes, rows, order, styles, **words, **look))
     return drawn
+
+
+def _plot(axes: Axes, line: pd.DataFrame, look: Style, *, alpha: float) -> None:
+    """Draws a line, and unless alpha is 0 its band from low to high."""
+    axes.plot(line["length"], line["value"], **look)
+    if alpha:
+        band: Any = {"color": look["color"], "alpha": alpha, "linewidth": 0}
+        axes.fill_between(line["length"], line["low"], line["high"], **band)
 
 
 def _ends(

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -166,7 +165,7 @@ def text_section(
                 own,
                 f", {name}" * (name != HEADLINE) + f"; corpus {selection.text}" * (not alone),
                 lengths=lengths,
-                notes=selection.notes if name == main else (),
+                notes=selection.terminal_notes if name == main else (),
             )
             for name, own in numbers.items()
         ],
@@ -333,17 +332,12 @@ def _commands(commands: Iterable[tuple[Sequence[str], int]]) -> Iterator[str]:
             yield f"{escaping.without_folders(text)} seed={','.join(map(str, sorted({*seeds})))}"
 
 
-def shared_note(note: str) -> str:
-    """Returns a note whose commands do without the folder of runs, which is one of this machine."""
-    return re.sub(r" (runtime\.root=[^\s;]+|'runtime\.root=[^']*')", "", note)
-
-
 def table_text(made: Sequence[ReportSection]) -> str:
     """Returns the tables and notes of sections as Markdown: table.md."""
     texts: list[str] = []
     for section in made:
         texts += map(tables.markdown, section.tables)
-        texts += (f"{escaping.escape_markdown(shared_note(note))}\n" for note in section.notes)
+        texts += (f"{escaping.escape_markdown(note)}\n" for note in section.notes)
     return "\n".join(texts)
 
 
@@ -379,7 +373,6 @@ def page(title: str, made: Sequence[ReportSection], svgs: Mapping[str, bytes]) -
         images=images,
         charts=interactive.charts,
         scripts=[*map(Markup, scripts)],
-        shared_note=shared_note,
         hashes=hashes,
     )
 

@@ -37,8 +37,13 @@ class Selection:
 
     rows: pd.DataFrame
     earlier: pd.DataFrame  # rows of their series at checkpoints before the last
-    notes: list[str]
+    notes: dict[str, str]  # by text, the end of its command on this machine: where its run is
     text: str  # the corpus, and what tells its tokens from others of that name
+
+    @property
+    def terminal_notes(self) -> list[str]:
+        """The notes with commands that can be typed here."""
+        return [note + end for note, end in self.notes.items()]
 
     @property
     def title(self) -> str:
@@ -74,15 +79,15 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
     names = _text_names(texts, [compose.flatten(given[t["config"].iloc[0]]) for t in texts])
     varied = ["model"] if rows["model"].nunique() > 1 else []
-    selections, lost = list[Selection](), list[str]()
+    selections, lost = list[Selection](), dict[str, str]()
     for text, of_text in zip(names, texts, strict=True):
         kept, earlier, notes = _selected(of_text, varied=varied)
         if not kept["reference"].all():
             selections.append(Selection(rows=kept, earlier=earlier, notes=notes, text=text))
         else:
-            lost += notes
+            lost |= notes
     if selections:
-        selections[0].notes.extend(lost)
+        selections[0].notes.update(lost)
     elif lost:
         raise UserError(f"nothing can be compared: {'; '.join(lost)}")
     return selections
@@ -106,12 +111,12 @@ def _text_names(texts: Sequence[pd.DataFrame], corpora: Sequence[Mapping[str, An
 
 def _selected(
     rows: pd.DataFrame, *, varied: list[str]
-) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
     """Returns the comparable rows of one text, those of their cells at checkpoints before, and a
     line on each run that is left out.
     """
     is_whole, is_newest = is_complete(rows), is_last(rows)
-    notes = [*_left_out(rows[~is_whole], ", evaluated in part", {})]
+    notes = dict(_left_out(rows[~is_whole], ", evaluated in part", {}))
     rows, earlier = rows[is_whole & is_newest], rows[is_whole & ~is_newest]
     condition = rows["precision"].map(str) + rows["targets"].map(str) + rows["endpoints"].map(str)
     rows = rows.assign(condition=condition, curve=rows["run"] + rows["variant"].fillna(""))
@@ -122,13 +127,13 @@ def _selected(
     ordered = ranked.sort_values([*ranked.columns]).reset_index()
     chosen = rows["protocol"].map(ordered.groupby("protocol")["condition"].last())
     is_other = rows["condition"] != chosen
-    notes += _otherwise(rows[is_other], rows[~is_other])
+    notes |= _otherwise(rows[is_other], rows[~is_other])
     rows = _labelled(rows[~is_other], varied=varied)
     # Further runs of one seed are no independent seeds.
     curve = ["series", "protocol"]
     is_first = rows["run"] == rows.groupby([*curve, "seed"])["run"].transform("min")
     repeated = sorted(set(rows.loc[~is_first, "run"]))
-    notes += [f"Not shown: {run}, a second run of one seed" for run in repeated]
+    notes |= {f"Not shown: {run}, a second run of one seed": "" for run in repeated}
     rows = rows[is_first].drop(columns=["condition", "curve"])
     n_seeds = rows.groupby(curve)["seed"].transform("nunique")
     is_common = 2 * rows.groupby([*curve, "length"])["seed"].transform("nunique") > n_seeds
@@ -138,14 +143,14 @@ def _selected(
     has_all = (n_own > 0) & (n_own == n_all)
     for series, own in rows[~has_all].groupby("series"):
         lengths = common[rows["series"] == series].dropna().astype(int).unique()
-        notes += _left_out(own, ", fewer lengths than other seeds", {}, lengths)
+        notes |= _left_out(own, ", fewer lengths than other seeds", {}, lengths)
     rows = rows[has_all].reset_index(drop=True)
     cells = rows[[*CELL, "parts", "series"]].drop(columns="tokens_seen").drop_duplicates()
     return rows, earlier.merge(cells), notes
 
 
-def _otherwise(others: pd.DataFrame, shown: pd.DataFrame) -> Iterator[str]:
-    """Yields a line on each run that is measured with other settings than what is shown of it."""
+def _otherwise(others: pd.DataFrame, shown: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yields, as `_left_out`, the runs that are measured with other settings than what is shown."""
     settings = shown.drop_duplicates("protocol", keep="last").set_index("protocol")
     of_curve = ["run", "protocol", "variant"]
     is_there = {*shown[of_curve].fillna("").itertuples(index=False, name=None)}
@@ -170,11 +175,11 @@ def _words(row: Any) -> dict[str, str]:
 
 def _left_out(
     rows: pd.DataFrame, why: str, remedy: Mapping[str, str] | None, lengths: Iterable[int] = ()
-) -> Iterator[str]:
+) -> Iterator[tuple[str, str]]:
     """Yields a line on each run of the rows: "Not shown: rope-s1 (tail at 512, 1k)WHY: COMMAND".
 
     The command, if there is a remedy, measures the same with these settings, or else the rows' own.
-    It ends with the folder of runs, where that is another than the usual one.
+    Beside it stands its end on this machine: the folder of runs, where that is not the usual one.
     """
     for run, own in rows.groupby("run"):
         curves = own[["protocol", "variant"]].itertuples(index=False, name=None)
@@ -182,7 +187,7 @@ def _left_out(
         at = ", ".join(map(short, sorted(set(own["length"]))))
         line = f"Not shown: {run} ({', '.join(sorted(names))} at {at}){why}"
         if remedy is None:
-            yield line
+            yield line, ""
             continue
         wanted = json.loads(own["config"].iloc[0]).get("eval", {})
         usual = {*compose.overrides_of({"eval": wanted})}
@@ -194,9 +199,9 @@ def _left_out(
             is_given = any(word.startswith(f"eval.{name}=") for word in words)
             if not is_given and not needed <= {*wanted.get(name, needed)}:
                 words.append(f"--{name}={','.join(map(str, sorted(needed)))}")
-        if own["root"].notna().any():
-            words.append(f"runtime.root={own['root'].iloc[0]}")
-        yield f"{line}: lengthgen eval {shlex.join([str(run), *words])}"
+        root = own["root"].iloc[0]
+        end = "" if pd.isna(root) else f" {shlex.join([f'runtime.root={root}'])}"
+        yield f"{line}: lengthgen eval {shlex.join([str(run), *words])}", end
 
 
 def _labelled(rows: pd.DataFrame, *, varied: list[str]) -> pd.DataFrame:
