@@ -57,11 +57,8 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
         if not c.shape.causal:
             return eager(q, k, v, c, block=EVAL_BLOCK)
         if layer.eager:
-            if layer.scores and layer.scores is layer.weights and c.key_padding_BS is None:
-                others = (layer.visible, layer.values, layer.relative_values)
-                out = None if any(others) else layer.scores.recurrence(q, k, v, c)
-                if out is not None:
-                    return out
+            if layer.recurrence and c.key_padding_BS is None:
+                return layer.recurrence.recurrence(q, k, v, c)
             others = (layer.weights, layer.values, layer.relative_keys, layer.relative_values)
             alone = not any(others)
             if on_cpu and alone and isinstance(layer.scores, Remap) and not torch.is_grad_enabled():

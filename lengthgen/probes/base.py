@@ -142,6 +142,7 @@ def attached(model: Transformer, **hooks: Callable[..., Any]) -> Generator[None]
             qk=(*layer.qk, part) if "qk" in hooks else layer.qk,
             bias=(*layer.bias, part) if "bias" in hooks else layer.bias,
             weights=part if "weights" in hooks else layer.weights,
+            recurrence=None if "weights" in hooks else layer.recurrence,
             contiguous=layer.contiguous and "positions" not in hooks,
             toeplitz=layer.toeplitz and hooks.keys().isdisjoint({"positions", "bias", "weights"}),
         )

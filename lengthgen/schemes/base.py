@@ -263,12 +263,13 @@ class Part(nn.Module):
 
     def recurrence(
         self, q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext
-    ) -> Tensor | None:
+    ) -> Tensor:
         """Returns what scores, weights and values of the part give for a whole call, without them.
 
-        [B, H, Q, K] of all queries and keys, none of which is hidden. None: there is no such form.
+        [B, H, Q, K] of all queries and keys, none of which is hidden: where one is, or where
+        another part owns one of these, they are called instead.
         """
-        return None
+        raise NotImplementedError
 
     def outputs(self, out_BHQK: Tensor, v_BHSK: Tensor, c: AttentionContext) -> Tensor:
         """Returns other outputs, after those of any kernel; v_BHSK has the values of all keys."""
@@ -288,7 +289,9 @@ class Part(nn.Module):
         return getattr(cls, hook) is not getattr(Part, hook)
 
 
-OWNED = ("relative_keys", "relative_values", "scores", "weights", "values")  # by one part each
+OWNED = (  # by one part each
+    *("relative_keys", "relative_values", "scores", "weights", "values", "recurrence"),
+)
 HOOKS = (  # a part overrides at least one of these, unless a Transformer of its own serves it
     *("positions", "embed", "projections", "qk", "frequencies", "bias", "visible", "outputs"),
     *("relative_queries", *OWNED),
@@ -310,6 +313,7 @@ class LayerHooks(NamedTuple):
     scores: Part | None = None
     weights: Part | None = None
     values: Part | None = None
+    recurrence: Part | None = None  # nothing hides keys from it, or shares its work
     outputs: tuple[Part, ...] = ()
     contiguous: bool = True  # coordinates are 0, 1, 2 ...: no part gives out others
     toeplitz: bool = False  # the bias is a table over (head, i - j): nothing else touches logits

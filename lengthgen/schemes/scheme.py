@@ -121,6 +121,8 @@ class Scheme(nn.Module):
             raise UserError(f"{self.where}: {fault}; {self._remedy}")
         owners = {hook: next(iter(active[hook]), None) for hook in OWNED}
         qk, bias, visible = active["qk"], active["bias"], (*active["visible"], *masks)
+        if visible or {*owners.values()} - {None, owners["recurrence"]}:
+            owners["recurrence"] = None
         remaps = any(part.remaps for part in layer.values())
         first = [part.rotary for part in qk].index(True) if remaps else len(qk)
         table = self.contiguous and all(part.distance_only for part in bias)
