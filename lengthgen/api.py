@@ -218,14 +218,14 @@ def measure(
     }
     draft = schema.drafted(compose.overrides_of(given | changes))
     about = {"name": "documents", "bos": bos_id is not None}
-    own = {"name": name, "parts": {}, "layers": None, "variants": {}}  # the callable's, unknown
+    unknown = {"name": name, "parts": {}, "layers": None, "variants": {}}  # the callable's, unknown
     asked = experiment.resolved(
         draft.model_copy(
             update={
                 "train": draft.train.model_copy(update={"tokens": 0}),
                 "corpus": draft.corpus.model_copy(update=about),
                 "model": draft.model.model_copy(update={"name": name}),
-                "scheme": draft.scheme.model_copy(update=own),
+                "scheme": draft.scheme.model_copy(update=unknown),
             }
         )
     )

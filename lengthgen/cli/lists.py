@@ -132,14 +132,14 @@ def _record(run_dir: Path) -> dict[str, Any]:
     trained = directory.read_log(run_dir, run=config.run_id)
     rows = stored(run_dir, run=config.run_id)
     steps = [*map(status.step_of, status.checkpoint_folders(run_dir))]
-    own = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
-    newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(own))
+    headline = [row for row in rows if (row["protocol"], row["variant"]) == (HEADLINE, None)]
+    newest = dict.fromkeys((row["endpoints"], row["length"]) for row in reversed(headline))
     most = Counter(endpoints for endpoints, _ in newest).most_common(1)  # of equals, the newest
-    own = [row for row in own if row["endpoints"] == most[0][0]]
+    headline = [row for row in headline if row["endpoints"] == most[0][0]]
     step = max([*steps, *(int(row["train/step"]) for row in trained[-1:])], default=0)
     ppl: dict[int, float | None] = {}
-    for n in sorted({row["length"] for row in own}):
-        nats = loss([row for row in own if row["length"] == n])
+    for n in sorted({row["length"] for row in headline}):
+        nats = loss([row for row in headline if row["length"] == n])
         ppl[n] = math.exp(nats) if nats is not None and nats < 709 else None
     return {
         "run": run_dir.name,
@@ -147,7 +147,7 @@ def _record(run_dir: Path) -> dict[str, Any]:
         "scheme": config.scheme.name,
         "seed": config.seed,
         "lr": config.train.lr,
-        "T": own[0]["train_length"] if own else config.train.length,
+        "T": headline[0]["train_length"] if headline else config.train.length,
         "state": state,
         "reason": reason,
         "step": step,

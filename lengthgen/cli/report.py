@@ -86,12 +86,12 @@ def _check(rows: "DataFrame") -> None:
     """
     from lengthgen.report import leaderboard, tables
 
-    own = {*rows.attrs.get("folders", {})} or {*rows["run"]}
-    if lines := leaderboard.broken_rules(rows, own):
+    candidates = {*rows.attrs.get("folders", {})} or {*rows["run"]}
+    if lines := leaderboard.broken_rules(rows, candidates):
         for line in lines:
             warn(line)
         raise UserError("a row of the table has to keep its rules; see the lines above")
-    echo(tables.shown(leaderboard.better(rows, own)))
+    echo(tables.shown(leaderboard.better(rows, candidates)))
 
 
 def _of_study(

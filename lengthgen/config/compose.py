@@ -193,8 +193,8 @@ def beneath(
     replaced = _replaced_by(overrides, config_dir=config_dir)
     if replaced & {"corpus", "task"}:  # a task makes its own text
         replaced |= {"corpus", "task"}
-    own = [override.key_or_group for override in _parse(lower)]
-    kept = [not {key, key.partition(".")[0]} & replaced for key in own]
+    keys_below = [override.key_or_group for override in _parse(lower)]
+    kept = [not {key, key.partition(".")[0]} & replaced for key in keys_below]
     return [*itertools.compress(lower, kept)]
 
 
@@ -251,8 +251,8 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
-    own = beneath(overrides_of(user_defaults()), overrides, config_dir=config_dir)
-    every = _parse([*own, *overrides])
+    of_user = beneath(overrides_of(user_defaults()), overrides, config_dir=config_dir)
+    every = _parse([*of_user, *overrides])
     none = ("study", None)  # the default, which Hydra takes from its own file alone
     every = [override for override in every if (override.key_or_group, override.value()) != none]
     for override in every:
@@ -263,8 +263,8 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
     plain.pop(GRID, None)
     if config_dir is not None and (config_dir.resolve().parent / "config.yaml").is_file():  # a run
         given = {override.key_or_group for override in parsed}
-        own = {key: value for key, value in sent().items() if key not in given}
-        plain["runtime"] |= {k.removeprefix("runtime."): value for k, value in own.items()}
+        others = {key: value for key, value in sent().items() if key not in given}
+        plain["runtime"] |= {k.removeprefix("runtime."): value for k, value in others.items()}
     if "task" in plain:
         task = plain.pop("task")
         for override in parsed:
@@ -390,8 +390,8 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     for group in groups:
         for name, file in folders[group].items():
             settings = settings_of(group, file)
-            own = {key: settings[key] for key in settings if key.startswith(f"{group}.")}
-            (usual if (group, name) in chosen else others).update(own)
+            of_group = {key: settings[key] for key in settings if key.startswith(f"{group}.")}
+            (usual if (group, name) in chosen else others).update(of_group)
     flat = others | usual
     one_line = {k: "" if v == "???" else _as_override(v) for k, v in flat.items()}
     return {key: [value] for key, value in one_line.items()} | groups
@@ -562,11 +562,11 @@ def _refuse_unknown_choice(
     if not known or group == VARIANT or name in known:
         return
     variants = folders[VARIANT] if group == "scheme" else {}
-    own, letters = _letters(name), {_letters(word): word for word in [*variants, *known]}
-    near = [n for n in letters if own and (n.startswith(own) or own.startswith(n))]
+    asked, letters = _letters(name), {_letters(word): word for word in [*variants, *known]}
+    near = [n for n in letters if asked and (n.startswith(asked) or asked.startswith(n))]
     titled = {_letters(describe(file).partition(" ")[0]): choice for choice, file in known.items()}
-    nearest = min(near, key=lambda n: abs(len(n) - len(own)), default=own)
-    spelled = letters.get(nearest) or titled.get(own, name)
+    nearest = min(near, key=lambda n: abs(len(n) - len(asked)), default=asked)
+    spelled = letters.get(nearest) or titled.get(asked, name)
     if spelled in variants:
         remedy = f"{spelled} is a variant of a trained scheme: give eval.variants=[{spelled}]"
     elif group == "corpus" and Path(name).exists():

@@ -438,13 +438,13 @@ class Draft(Section):
     ) -> dict[str, Arguments | None]:
         """Returns the arguments of parts that a variant sets; None removes a part."""
         files = compose.choices(compose.VARIANT, config_dir=config_dir)
-        own = {**self.variants, **self.scheme.variants}
-        if variant not in own and variant not in files:
-            remedy = suggestion(variant, {*own, *files})
+        defined = {**self.variants, **self.scheme.variants}
+        if variant not in defined and variant not in files:
+            remedy = suggestion(variant, {*defined, *files})
             raise UserError(
                 f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; {remedy}"
             )
-        return own[variant] if variant in own else compose.read_yaml(files[variant])
+        return defined[variant] if variant in defined else compose.read_yaml(files[variant])
 
 
 class Config(Draft):
@@ -470,8 +470,10 @@ class Config(Draft):
                 del science["model"][key]
         science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
         digest = hash_of([science, getattr(self.train.init_from, init, None)], 8)
-        own = "" if self.is_imported else f"{self.scheme.name}-"  # the model has a name of its own
-        return f"{own}{self.model.label}-{self.corpus.name}-{seed}{digest}"
+        prefix = (
+            "" if self.is_imported else f"{self.scheme.name}-"
+        )  # the model has a name of its own
+        return f"{prefix}{self.model.label}-{self.corpus.name}-{seed}{digest}"
 
     @property
     def evaluation_id(self) -> str:
@@ -517,8 +519,8 @@ def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
     file = compose.choices("scheme", config_dir=config_dir).get(str(name))
     if file is not None and isinstance(parts, dict):
         given = compose.settings_of("scheme", file)
-        own = {key.split(".")[2] for key in given if key.startswith("scheme.parts.")}
-        more, fewer = sorted({*parts} - own), sorted(own - {*parts})
+        usual = {key.split(".")[2] for key in given if key.startswith("scheme.parts.")}
+        more, fewer = sorted({*parts} - usual), sorted(usual - {*parts})
         words = [f"with_{part}" for part in more] + [f"without_{part}" for part in fewer]
         scheme["name"] = ".".join([str(name), *words])
 

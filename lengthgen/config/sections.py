@@ -72,8 +72,10 @@ def schema_of(kind: type[Any], *first: str) -> type[Section]:
     taken = [p for p in positional[: len(first)] if p.default is p.empty]
     takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not len(taken) == len(positional) == len(first) and not takes_all:
-        own = [p.name for p in parameters if p not in taken and p.kind is not p.VAR_KEYWORD]
-        what = ", ".join(["self", *first, *(["*", *own] if own else [])])
+        keyword_only = [
+            p.name for p in parameters if p not in taken and p.kind is not p.VAR_KEYWORD
+        ]
+        what = ", ".join(["self", *first, *(["*", *keyword_only] if keyword_only else [])])
         why = f"{kind.__name__}.__init__: write ({what}): arguments are keyword-only"
         raise UserError(f"{why} ({inspect.getfile(kind)})")
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters) and kind.__bases__ != (object,)

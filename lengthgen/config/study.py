@@ -62,9 +62,9 @@ def _with_blocks(overrides: Sequence[str], *, config_dir: Path | None) -> list[l
     for group in given.keys() & {key for block in blocks for key in block}:
         if compose.choices(group, config_dir=config_dir):
             names = _values(given[group], config_dir)
-            own = [_values(b[group], config_dir) if group in b else [] for b in blocks]
-            others = [name for name in names if not any(name in known for known in own)]
-            chosen[group] = [[name for name in names if name in known] for known in own]
+            of_blocks = [_values(b[group], config_dir) if group in b else [] for b in blocks]
+            others = [name for name in names if not any(name in known for known in of_blocks)]
+            chosen[group] = [[name for name in names if name in known] for known in of_blocks]
             chosen[group][0].extend(others)
     replacing = [word for key, word in given.items() if key != STUDY and key not in chosen]
     several: list[list[str]] = []

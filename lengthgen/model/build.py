@@ -57,8 +57,8 @@ def architecture(config: Draft, design: Design) -> type[Transformer]:
 
 def _decoder(design: Design) -> type[Transformer]:
     kinds = tuple(design.kinds.values())
-    own = (model for part, model in DECODERS.items() if any(issubclass(k, part) for k in kinds))
-    return next(own, Transformer)
+    special = (model for part, model in DECODERS.items() if any(issubclass(k, part) for k in kinds))
+    return next(special, Transformer)
 
 
 def create(
@@ -102,6 +102,6 @@ def redesigned(model: Transformer, design: Design) -> Scheme:
     scheme, before = design.build(), model.design.parts
     new = [f"parts.{name}." for name, held in design.parts.items() if held != before.get(name)]
     drawn = {name for name, _ in scheme.named_buffers() if any(part in name for part in new)}
-    trained, own = model.scheme.state_dict(), scheme.state_dict()
-    scheme.load_state_dict({name: (own if name in drawn else trained)[name] for name in own})
+    trained, fresh = model.scheme.state_dict(), scheme.state_dict()
+    scheme.load_state_dict({name: (fresh if name in drawn else trained)[name] for name in fresh})
     return scheme.to(model.embedding.weight.device).train(model.training)

@@ -33,9 +33,9 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                 f"corpus={config.corpus.name} does not define it; use task=addition_reversed_all, "
                 "addition_padded or copy, or another scheme"
             )
-    own = {p: n for n, p in parts if isinstance(p, Part) and is_of_plugin(type(p))}
-    where = f"scheme.parts.{' and '.join(own.values())}"
-    unfit = [errors_of(type(part), where=f"{where}: does not fit the model") for part in own]
+    of_plugins = {p: n for n, p in parts if isinstance(p, Part) and is_of_plugin(type(p))}
+    where = f"scheme.parts.{' and '.join(of_plugins.values())}"
+    unfit = [errors_of(type(part), where=f"{where}: does not fit the model") for part in of_plugins]
     try:
         with next(iter(unfit), nullcontext()), plugin_errors(remedy=""):
             stored = {*model.state_dict()}
@@ -45,7 +45,7 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                     f"{added[0]}: a hook registers it, so that no checkpoint could be read; "
                     "register it in __init__, or with persistent=False"
                 )
-            for part, name in own.items():
+            for part, name in of_plugins.items():
                 unused = any(p.requires_grad and p.grad is None for p in part.parameters())
                 if unused and config.scheme.layers is None:
                     raise UserError(
@@ -57,11 +57,13 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                 model.scheme = redesigned(model, variant)
                 _values(config, model)
             model.scheme = scheme
-            if own and not math.isfinite(loss + norm):
-                hides = "; visible must leave a key" * any(p.overrides("visible") for p in own)
+            if of_plugins and not math.isfinite(loss + norm):
+                hides = "; visible must leave a key" * any(
+                    p.overrides("visible") for p in of_plugins
+                )
                 said = f"loss {loss}, gradient's norm {norm} before any update{hides}"
                 raise FloatingPointError(said)
-            if own and config.model.arch == "decoder":
+            if of_plugins and config.model.arch == "decoder":
                 _check_outputs(config, model, where=where)
     finally:
         model.scheme = scheme

@@ -91,9 +91,9 @@ class AttentionContext:
         """Returns the context of a call in which only the last n tokens are left, as they were."""
         if n == self.length:
             return self
-        tokens_BT, pos, own = self.tokens_BT[:, -n:], self.pos[..., -n:], slice(0, n)
+        tokens_BT, pos, rows = self.tokens_BT[:, -n:], self.pos[..., -n:], slice(0, n)
         of_tokens: Any = {"tokens_BT": tokens_BT, "pos": pos, "q_pos": pos, "k_pos": pos}
-        return replace(self, length=n, **of_tokens, rows=own, cols=own)
+        return replace(self, length=n, **of_tokens, rows=rows, cols=rows)
 
     def distance(self) -> Tensor:
         """Returns q_pos - k_pos in c.dtype, clamped at 0: [Q, S], or [B, 1, Q, S].

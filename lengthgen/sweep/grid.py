@@ -73,15 +73,15 @@ def points(
     keys = dict.fromkeys(key for point in values for key in point)
     differs = [key for key in keys if len({point.get(key) for point in values}) > 1]
     runs: dict[str, Point] = {}
-    for chosen, own in zip(grid, values, strict=True):
-        swept = [f"{key}={own[key]}" for key in differs if key in own]
+    for chosen, given in zip(grid, values, strict=True):
+        swept = [f"{key}={given[key]}" for key in differs if key in given]
         try:
             experiment = resolve(chosen, config_dir=config_dir, plugins=plugins)
         except UserError as error:
             named = not swept or str(error).startswith(tuple(swept))
             raise UserError(str(error) if named else f"{' '.join(swept)}: {error}") from None
         words = train_arguments(chosen, config_dir=config_dir, plugins=plugins)
-        varied = {key: own.get(key, "") for key in differs}
+        varied = {key: given.get(key, "") for key in differs}
         point = Point(arguments=words, varied=varied, experiment=experiment)
         other = runs.setdefault(point.run_id, point)
         if other is not point:

@@ -224,8 +224,8 @@ def expected(points: Sequence[Point], slot: Slot, *, say: Say) -> Expected:
     for point in points:
         key = point.config.recipe, point.config.evaluation_id
         if key not in measured:
-            own = measured[key] = expected_of(point, slot, say=say)
-            took = f"{own.training:.3g} s a step, evaluation {duration(own.evaluation)}"
+            of_recipe = measured[key] = expected_of(point, slot, say=say)
+            took = f"{of_recipe.training:.3g} s a step, evaluation {duration(of_recipe.evaluation)}"
             say(f"{point.title}: {took}")
         done = status.checkpoint_folders(point.run_dir)[-1:]
         left = point.config.train.steps - sum(map(status.step_of, done))

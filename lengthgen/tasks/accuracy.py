@@ -150,6 +150,6 @@ def mean_ranks(by_task: Mapping[str, Sequence[Accuracy]]) -> dict[str, Estimate]
     mean = sum(ranks[1:], ranks[0]) / len(ranks)  # by seed and series
     seeds = {name: tuple(mean[name]) for name in names}
     return {
-        name: Estimate(value=fmean(own), low=min(own), high=max(own), seeds=own)
-        for name, own in seeds.items()
+        name: Estimate(value=fmean(each), low=min(each), high=max(each), seeds=each)
+        for name, each in seeds.items()
     }

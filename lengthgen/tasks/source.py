@@ -40,8 +40,8 @@ class TaskSource(Source):
         """Returns the hash of the code and the data that the examples are made from."""
         modules = (base, scratchpad)
         with errors_of(type(self.rule), where="task.kind"):
-            own = self.rule.data_key()
-        texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), own]
+            of_rule = self.rule.data_key()
+        texts = [code_of(type(self.rule)), *map(inspect.getsource, modules), of_rule]
         return hash_of("\0".join(texts))
 
     def read(self, *, held_out: bool) -> Iterator[Document]:

@@ -136,12 +136,12 @@ def test_cope_is_of_paper_or_code(how: Literal["scaled", "unscaled"], want: list
 
 
 def counted(s: Tensor) -> Tensor:
-    return at_counted_positions(s[..., :6], s[..., 6:], own=6 - s.shape[2])
+    return at_counted_positions(s[..., :6], s[..., 6:], first_row=6 - s.shape[2])
 
 
 def shares(s: Tensor) -> Tensor:
     later = ~torch.ones(s.shape[2], 6, dtype=torch.bool).tril(6 - s.shape[2])
-    return broken(s[..., :6].masked_fill(later, -math.inf), own=6 - s.shape[2])
+    return broken(s[..., :6].masked_fill(later, -math.inf), first_row=6 - s.shape[2])
 
 
 def entmax(s: Tensor) -> Tensor:
@@ -165,9 +165,9 @@ def test_cope_counts_to_its_last_position(lower: float, dtype: torch.dtype, atol
     s = torch.randn(2, 2, 9, 900, generator=generator, dtype=dtype) - lower
     s[1, 0, 4] -= 3  # one query that needs more keys than the others
     z = torch.randn(2, 2, 9, 8, generator=generator, dtype=dtype)
-    want = s + at_counted_positions(s, z, own=891)
+    want = s + at_counted_positions(s, z, first_row=891)
     with torch.no_grad():
-        add_counted_(s, z, own=891)
+        add_counted_(s, z, first_row=891)
     close(s, want, atol=atol)
 
 
@@ -176,7 +176,7 @@ def test_sticks_break_as_published() -> None:
     # returns apart.
     q, k, v = det_qkv(5)
     later = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    w = broken((q @ k.mT / 2).masked_fill(later, -math.inf), own=0)[0, 0]
+    w = broken((q @ k.mT / 2).masked_fill(later, -math.inf), first_row=0)[0, 0]
     six_digits(w[4, :4], [0.029903, 0.222127, 0.415002, 0.267343])
     six_digits(w.diagonal(), [1, 0.532653, 0.167282, 0.130218, 0.065625])
     close(attended(StickBreaking(SINGLE), at=(q, k, v))[0, 0], w @ v[0, 0], atol=1e-15)
@@ -187,7 +187,7 @@ def test_sticks_of_16k_keys_in_fp32_are_those_of_fp64_rounded(middle: float) -> 
     generator = torch.Generator().manual_seed(2)
     s = torch.randn(1, 1, 2, 16_384, generator=generator, dtype=torch.float64) + middle
     s[..., 0, -1] = -math.inf
-    high, low = broken(s, own=16_382), broken(s.float(), own=16_382)
+    high, low = broken(s, first_row=16_382), broken(s.float(), first_row=16_382)
     assert low.dtype == torch.float32
     # Rounding s moves each of the shares by 2^-24, and a weight by the sum of the later ones'.
     torch.testing.assert_close(low.double(), high, rtol=1e-5, atol=1e-30)

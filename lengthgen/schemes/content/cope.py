@@ -50,21 +50,21 @@ class Cope(Part):
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
         s_BHQS = products(q_BHQK, k_BHSK, c)
         z_BHQN = (q_BHQK @ of_layer(self.E, c).to(q_BHQK.dtype)).to(c.dtype) * self.scale
-        own = c.rows.start
+        first_row = c.rows.start
         if torch.is_grad_enabled():
-            s_BHQS = s_BHQS + at_counted_positions(s_BHQS, z_BHQN, own=own)
+            s_BHQS = s_BHQS + at_counted_positions(s_BHQS, z_BHQN, first_row=first_row)
         else:
-            add_counted_(s_BHQS, z_BHQN, own=own)
+            add_counted_(s_BHQS, z_BHQN, first_row=first_row)
         return c.biased(s_BHQS)
 
 
-def add_counted_(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> None:
+def add_counted_(s_BHQS: Tensor, z_BHQN: Tensor, *, first_row: int) -> None:
     """Adds z at counted positions to s without a gradient, from the nearest key to the last."""
     (Q, S), n = s_BHQS.shape[-2:], z_BHQN.shape[-1]
     n_near = min(S, Q + FIRST_NEAR * n)
     while True:
         near = s_BHQS[..., S - n_near :]
-        _, p = counts(near, n, own=own - (S - n_near))
+        _, p = counts(near, n, first_row=first_row - (S - n_near))
         if n_near == S or bool((p[..., 0] == n - 1).all()):
             break
         n_near = min(S, 4 * n_near)
@@ -72,17 +72,17 @@ def add_counted_(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> None:
     near += interpolated(z_BHQN, p)
 
 
-def at_counted_positions(s_BHQS: Tensor, z_BHQN: Tensor, *, own: int) -> Tensor:
-    """Returns z at the positions that gates sigmoid(s) count; the first query's key is `own`."""
-    return _Counted.apply(s_BHQS, z_BHQN, own)  # pyright: ignore[reportReturnType]
+def at_counted_positions(s_BHQS: Tensor, z_BHQN: Tensor, *, first_row: int) -> Tensor:
+    """Returns z at the positions that gates sigmoid(s) count; the first query is `first_row`."""
+    return _Counted.apply(s_BHQS, z_BHQN, first_row)  # pyright: ignore[reportReturnType]
 
 
 class _Counted(torch.autograd.Function):
     """Keeps gates and positions for the backward pass, no integer indices of 8 bytes each."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, z: Tensor, own: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gate, p = counts(s, z.shape[-1], own=own)
+    def forward(ctx: Any, s: Tensor, z: Tensor, first_row: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gate, p = counts(s, z.shape[-1], first_row=first_row)
         ctx.save_for_backward(gate, p, z)
         return interpolated(z, p)
 
@@ -106,9 +106,9 @@ class _Counted(torch.autograd.Function):
         return torch.ops.aten.sigmoid_backward(d_gate, gate), d_z, None
 
 
-def counts(s_BHQS: Tensor, n: int, *, own: int) -> tuple[Tensor, Tensor]:
+def counts(s_BHQS: Tensor, n: int, *, first_row: int) -> tuple[Tensor, Tensor]:
     """Returns the gates, 0 for later keys, and the positions that they count up to n - 1."""
-    gate = s_BHQS.sigmoid().tril_(own)
+    gate = s_BHQS.sigmoid().tril_(first_row)
     return gate, gate.flip(-1).cumsum(-1).flip(-1).clamp_(max=n - 1)
 
 

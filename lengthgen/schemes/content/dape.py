@@ -97,7 +97,7 @@ class _Corrected(torch.autograd.Function):
     """s + b + network(s, b), by a few queries at a time, whose hidden units stay in a core's cache.
 
     Nor are they kept: the backward pass computes them again. w_in [width, M C] and w_out [M H,
-    width] are by tap and channel; `own` is the first query's key.
+    width] are by tap and channel; `first_row` is the first query's key.
     """
 
     @staticmethod
@@ -109,12 +109,12 @@ class _Corrected(torch.autograd.Function):
         b_in: Tensor,
         w_out: Tensor,
         b_out: Tensor,
-        own: int,
+        first_row: int,
     ) -> Tensor:
         ctx.save_for_backward(s, bias, w_in, b_in, w_out)
-        ctx.own, M = own, len(w_out) // s.shape[1]
+        ctx.first_row, M = first_row, len(w_out) // s.shape[1]
         out = s + (b_out if bias is None else bias + b_out)
-        for rows, keys in few_at_once(s, own):
+        for rows, keys in few_at_once(s, first_row):
             hidden = hidden_units(w_in, b_in, inputs(s, bias, rows, keys, M))
             add_folded_(out[:, :, rows, keys], through(w_out, hidden), M)
         return out
@@ -123,11 +123,11 @@ class _Corrected(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         s, bias, w_in, b_in, w_out = ctx.saved_tensors
-        H, M, own = s.shape[1], len(w_out) // s.shape[1], ctx.own
+        H, M, first_row = s.shape[1], len(w_out) // s.shape[1], ctx.first_row
         d_s, d_w_in, d_b_in, d_w_out = d_out.clone(), *map(torch.zeros_like, (w_in, b_in, w_out))
         d_bias = None if bias is None else d_out.sum_to_size(bias.shape).clone()
         d_b_out = (d_out if d_bias is None else d_bias).sum((0, 2, 3)).view(-1, 1, 1)
-        for rows, keys in few_at_once(s, own):
+        for rows, keys in few_at_once(s, first_row):
             x, d_y = inputs(s, bias, rows, keys, M), unfolded(d_out[:, :, rows, keys], M)
             hidden = hidden_units(w_in, b_in, x)
             d_w_out.addbmm_(d_y, hidden.mT)
@@ -138,7 +138,7 @@ class _Corrected(torch.autograd.Function):
             d_b_in += d_hidden.sum((0, 2))[:, None]
             d_x = s.new_zeros(len(s), w_in.shape[1] // M, rows.stop - rows.start, keys.stop)
             add_folded_(d_x, through(w_in.T, d_hidden), M)
-            d_x = d_x.tril(own + rows.start) if M > 1 else d_x
+            d_x = d_x.tril(first_row + rows.start) if M > 1 else d_x
             d_s[:, :, rows, keys] += d_x[:, :H]
             if d_bias is not None:
                 shared = d_x[:, H:].sum(0) if len(d_bias) < len(s) else d_x[:, H:]
@@ -146,15 +146,15 @@ class _Corrected(torch.autograd.Function):
         return d_s, d_bias, d_w_in, d_b_in, d_w_out, d_b_out, None
 
 
-def few_at_once(s_BHQS: Tensor, own: int) -> Iterator[tuple[slice, slice]]:
+def few_at_once(s_BHQS: Tensor, first_row: int) -> Iterator[tuple[slice, slice]]:
     """Yields queries, and the keys up to the last of them: PAIRS of both, or one query."""
     lo, Q = 0, s_BHQS.shape[2]
     at_once = s_BHQS.device.type != "cpu" or torch.compiler.is_compiling()
     while lo < Q:
-        before, n_pairs = own + lo, PAIRS // len(s_BHQS)  # n (before + n) pairs of n queries
+        before, n_pairs = first_row + lo, PAIRS // len(s_BHQS)  # n (before + n) pairs of n queries
         n = Q if at_once else max(1, (math.isqrt(before**2 + 4 * n_pairs) - before) // 2)
         rows = slice(lo, min(lo + n, Q))
-        yield rows, slice(0, own + rows.stop)
+        yield rows, slice(0, first_row + rows.stop)
         lo = rows.stop
 
 

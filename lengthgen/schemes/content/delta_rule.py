@@ -108,8 +108,8 @@ def delta_weights(q_BHQK: Tensor, k_BHSK: Tensor, log_a: Tensor, b_BHS: Tensor) 
         piece = slice(lo, min(lo + N, S))
         k, b = k_BHSK[:, :, piece], b_BHS[:, :, None, piece]
         start, stop = (max(i - before, 0) for i in (lo, piece.stop))  # queries of the piece
-        own, later, earlier = r[:, :, start:stop], r[:, :, stop:], k.shape[2] - (stop - start)
-        both = torch.stack([k, F.pad(own, (0, 0, earlier, 0))], dim=-2)
+        in_piece, later, earlier = r[:, :, start:stop], r[:, :, stop:], k.shape[2] - (stop - start)
+        both = torch.stack([k, F.pad(in_piece, (0, 0, earlier, 0))], dim=-2)
         since_start, to_end, met = decayed(both, k, log_a[:, :, piece])
         met_k, met_own = met.unbind(-2)
         met_later = later @ (to_end * k).mT

@@ -25,12 +25,12 @@ class StickBreaking(Part):
     """Replaces softmax by stick-breaking; other positional parts may be dropped."""
 
     def weights(self, s_BHQS: Tensor, c: AttentionContext) -> Tensor:
-        return broken(s_BHQS, own=c.rows.start)
+        return broken(s_BHQS, first_row=c.rows.start)
 
 
-def broken(s_BHQS: Tensor, *, own: int) -> Tensor:
-    """Returns the weights of logits that are -inf where hidden; the first query's key is `own`."""
-    return _Broken.apply(s_BHQS, own)  # pyright: ignore[reportReturnType]
+def broken(s_BHQS: Tensor, *, first_row: int) -> Tensor:
+    """Returns the weights of logits that are -inf where hidden; the first query is `first_row`."""
+    return _Broken.apply(s_BHQS, first_row)  # pyright: ignore[reportReturnType]
 
 
 class _Broken(torch.autograd.Function):
@@ -40,17 +40,17 @@ class _Broken(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, own: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, s: Tensor, first_row: int) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         share, log_kept = s.sigmoid(), F.logsigmoid(-s)
         for x in (share, log_kept):
-            x.diagonal(own, -2, -1).zero_()
+            x.diagonal(first_row, -2, -1).zero_()
         left = log_kept.flip(-1).cumsum(-1).flip(-1)  # of the stick, after key j took its share
         least = LEAST * math.log(torch.finfo(s.dtype).eps)
         left = F.threshold(left, least, -math.inf, inplace=True).exp_()
         w = F.pad(left[..., 1:], (0, 1)).mul_(share)
-        w.diagonal(own, -2, -1).copy_(left[..., 0])
+        w.diagonal(first_row, -2, -1).copy_(left[..., 0])
         ctx.save_for_backward(share, w)
-        ctx.own = own
+        ctx.first_row = first_row
         return w
 
     @staticmethod
@@ -58,7 +58,7 @@ class _Broken(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         share, w = ctx.saved_tensors
         h = d * w
-        own = h.diagonal(ctx.own, -2, -1)
-        before = own[..., None].clone()
-        own.zero_()
+        of_itself = h.diagonal(ctx.first_row, -2, -1)
+        before = of_itself[..., None].clone()
+        of_itself.zero_()
         return h.addcmul(share, h.cumsum(-1).add_(before), value=-1), None
