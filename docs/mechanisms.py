@@ -25,7 +25,7 @@ TITLES = {  # of folders below lengthgen/schemes/, and of what is in none
     "conv": "Short convolutions",
 }
 USUAL = {"rope", "window", "pi", "log_scaling", "recurrence"}  # beside what a scheme is about
-STUDIES = {"schemes": "", "plain": "results/plain.md", "plain_pilot": "results/plain.md"}
+STUDIES = ("plain", "schemes")
 HEAD = "| scheme | file | year | parameters | kernel | speed | measured here | the paper claims |"
 
 
@@ -63,15 +63,16 @@ def claim(path: Path) -> str:
 
 def measured(name: str) -> str:
     """Returns the verdict on the longest context of the first committed study with the scheme."""
-    for study, page in STUDIES.items():
+    for study in STUDIES:
         table = ROOT / "results" / study / "table.md"
         rows = re.findall(r"(?m)^\|(.*)\|$", table.read_text()) if table.exists() else []
         head, *cells = ([cell.strip() for cell in row.split("|")] for row in rows) if rows else [[]]
         for row in cells:
-            if row[0] == name and "c*" in head:
-                at = max(i for i, length in enumerate(head) if re.fullmatch(r"\d+k?", length))
+            if row[0].split(" (")[0] == name and "c*" in head:
+                is_length = [bool(re.fullmatch(r"\d+k?", text)) for text in head]
+                at = max(i for i, text in enumerate(row) if is_length[i] and text != "-")
                 said = f"{row[at].split(' ')[0].rstrip('*')} at {head[at]}"
-                return f"[{said}]({page})" if page else said
+                return f"[{said}](results/{study}.md)"
     return "-"
 
 
