@@ -44,6 +44,8 @@ def generate_text(
 
     experiment = of_run(run_dirs[0], changes, config_dir=config_dir, plugins=plugin or [])
     config = experiment.config
+    of_answers = () if config.eval.protocols == ["spans"] else ("encoder_decoder",)
+    config.refuse_arch("generate", taken=("decoder", *of_answers))
     with Progress(is_main=True) as show:
         written = generation.open_trained(
             experiment, run_dirs[0], is_varied=variant is not None, show=show

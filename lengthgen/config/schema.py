@@ -118,7 +118,7 @@ class Model(Section):
     """Architecture, width, depth and initialisation of the Transformer; conf/config.yaml."""
 
     name: Name
-    arch: Literal["decoder", "encoder_decoder"]
+    arch: Literal["decoder", "encoder", "encoder_decoder"]
     d_model: Annotated[Integer, Field(gt=0, le=2**16)]
     n_layers: Annotated[Integer, Field(gt=0, le=1024)]
     n_heads: Annotated[Integer, Field(gt=0, le=2**16)]
@@ -289,7 +289,7 @@ class Eval(Section):
     lengths: Annotated[
         list[Annotated[Length, Field(gt=0, le=LARGEST)]], Distinct
     ]  # `from_plain` chooses them for an empty list
-    protocols: Annotated[list[Word], Field(min_length=1), Distinct]
+    protocols: Annotated[list[Word], Distinct]  # these as well
     variants: Annotated[list[Word], Distinct]
     reference_variants: Annotated[list[Word], Distinct]
     targets: Positive
@@ -406,6 +406,7 @@ class Draft(Section):
             n_kv_heads=self.model.n_kv_heads or self.model.n_heads,
             d_head=self.model.d_head or self.model.d_model // self.model.n_heads,
             train_length=self.train.length,
+            causal=self.model.arch != "encoder",
         )
 
     @property
@@ -484,12 +485,12 @@ class Config(Draft):
     def run_dir(self) -> Path:
         return self.runtime.root / self.run_id
 
-    def refuse_encoder(self, command: str) -> None:
-        """Raises UserError, naming the command, which takes decoders alone."""
-        if self.model.arch != "decoder":
+    def refuse_arch(self, command: str, *, taken: Sequence[str] = ("decoder",)) -> None:
+        """Raises UserError, naming the command, for an architecture that it does not take."""
+        if self.model.arch not in taken:
             raise UserError(
                 f"{command}: {self.run_id} has model.arch={self.model.arch}, and {command} takes "
-                "a decoder alone; lengthgen eval, generate and report take both"
+                f"{' and '.join(taken)} alone; lengthgen eval and report take all"
             )
 
 
@@ -570,10 +571,14 @@ def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> D
     named = {n for names in wanted.variants + wanted.reference_variants for n in names.split("+")}
     missing = sorted(named - {*config.variants, *config.scheme.variants})
     held = {name: config.changes_of(name, config_dir=config_dir) for name in missing}
-    lengths = wanted.lengths or _lengths(train.length, wanted.max_context)
     update: dict[str, Any] = {
         "variants": config.variants | held,
-        "eval": wanted.model_copy(update={"lengths": lengths}),
+        "eval": wanted.model_copy(
+            update={
+                "lengths": wanted.lengths or _lengths(train.length, wanted.max_context),
+                "protocols": wanted.protocols or [_protocol(config.model)],
+            }
+        ),
     }
     if train.precision == "auto":
         precision = native_precision(config.runtime.device)
@@ -603,6 +608,10 @@ def native_precision(device: str) -> Literal["bf16", "fp32"]:
         has_avx512_bf16 = torch.cpu._is_avx512_bf16_supported  # pyright: ignore[reportPrivateUsage]
         takes = device != "mps" and has_avx512_bf16()
     return "bf16" if takes else "fp32"
+
+
+def _protocol(model: Model) -> str:
+    return "spans" if model.arch == "encoder_decoder" else "tail"
 
 
 def _lengths(T: int, max_context: int) -> list[int]:
@@ -671,6 +680,8 @@ def _as_given(config: Draft) -> dict[str, Any]:
     plain = to_plain(config)
     if plain["eval"]["lengths"] == _lengths(config.train.length, config.eval.max_context):
         plain["eval"]["lengths"] = []
+    if plain["eval"]["protocols"] == [_protocol(config.model)]:
+        plain["eval"]["protocols"] = []
     plain["train"] |= {"steps": None, "tuned": None}  # tokens and rates are there
     init = config.train.init_from
     if isinstance(config, Config) and isinstance(init, InitFrom):  # an imported one has its own

@@ -4,6 +4,7 @@ from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.sources import Source
+from lengthgen.data.windows import Windows
 from lengthgen.errors import UserError
 
 
@@ -39,6 +40,11 @@ class Objective:
         """The trained length in the unit of eval.lengths."""
         return self.config.train.length
 
+    @property
+    def window_targets(self) -> int:
+        """The targets of a training window, before `batch` changes it."""
+        return self.config.train.length
+
     def example_prompt(self) -> str:
         return "def main():"
 
@@ -57,6 +63,10 @@ class Objective:
     def prompt_advice(self, prompt: str) -> str | None:
         """Returns what is to be said of a prompt unlike those of training, if anything."""
         return None
+
+    def batch(self, batch: Windows, *, vocab_size: int, step: int) -> Windows:
+        """Returns the global batch of a step as the model reads it; pure in all arguments."""
+        return batch
 
 
 def objective_of(config: Config, source: Source) -> Objective:

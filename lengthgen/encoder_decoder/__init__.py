@@ -1,1 +1,1 @@
-"""Models with an encoder beside the decoder."""
+"""Models with an encoder: encoder-decoders, and masked language models."""

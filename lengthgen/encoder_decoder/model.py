@@ -1,9 +1,13 @@
-"""The encoder-decoder, of tasks.
+"""Models with an encoder: the encoder-decoder, and the masked language model.
 
 As in T5 (Raffel et al. 2020, arXiv 1910.10683, section 2.1) an encoder reads the prompt of a row,
 and a decoder writes the answer, from the prompt's last token on. Each has positions from 0 on and
 its own parameters in the scheme's parts; both share the embedding with the head. Cross-attention
 stands between a decoder block's attention and network, and has no positions.
+
+As in BERT (Devlin et al. 2018, arXiv 1810.04805) the masked language model fills in masks, here all
+of an answer at once. The mask is the token that ends every prompt. Without positions all masks of a
+row are one token in one context: no answer of two different tokens can be right.
 
 B rows, T tokens of a row, S of the longest prompt, Q of the longest answer, D width.
 """
@@ -16,15 +20,11 @@ from torch import Tensor, nn
 
 from lengthgen.config.schema import Draft, TaskCorpus
 from lengthgen.data.windows import IGNORED
+from lengthgen.encoder_decoder.spans import n_sentinels
 from lengthgen.errors import UserError
 from lengthgen.model.dropout import Dropout
 from lengthgen.model.transformer import Block, Transformer, norm_of
 from lengthgen.schemes import AttentionContext, Design, Scheme
-
-LACKING = {
-    "runtime": ("compile", "activation_checkpointing"),
-    "model": ("parallel_residual", "qk_norm", "n_kv_heads", "norm_placement"),
-}
 
 
 class CrossBlock(Block):
@@ -63,18 +63,19 @@ class EncoderDecoder(Transformer):
 
     @classmethod
     def check(cls, config: Draft) -> None:
-        asked = f"model.arch={cls.arch}"
-        if not isinstance(config.corpus, TaskCorpus):
-            reason = f"corpus {config.corpus.name} has no prompts for an encoder to read"
-            raise UserError(f"{asked}: {reason}; give a task, or model.arch=decoder")
-        for section, keys in LACKING.items():
-            for key in keys:
-                value = getattr(getattr(config, section), key)
-                if value not in (False, None, "pre"):
-                    given = f"{section}.{key}={json.dumps(value)}"
-                    raise UserError(f"{given}: {asked} lacks it; drop it")
+        for key in ("compile", "activation_checkpointing"):
+            if getattr(config.runtime, key):
+                reason = f"model.arch={config.model.arch} lacks it"
+                raise UserError(f"runtime.{key}=true: {reason}; drop it")
+        for key in ("parallel_residual", "qk_norm", "n_kv_heads", "norm_placement"):
+            value = getattr(config.model, key)
+            if value not in (False, None, "pre") and config.model.arch == EncoderDecoder.arch:
+                given = f"model.{key}={json.dumps(value)}"
+                raise UserError(f"{given}: model.arch=encoder_decoder lacks it; drop it")
 
     def __init__(self, config: Draft, design: Design, *, vocab_size: int) -> None:
+        if not isinstance(config.corpus, TaskCorpus):
+            vocab_size += n_sentinels(config.train.length)
         super().__init__(config, design, vocab_size=vocab_size)
         assert config.encoder_shape is not None, "model.arch=decoder has no encoder"
         self.encoder_shape = config.encoder_shape
@@ -127,6 +128,51 @@ class EncoderDecoder(Transformer):
         x_BSD, c = self.embedded(tokens_BS, generator=generator, of=of)
         c = replace(c, key_padding_BS=c.pos >= n_keys_B[:, None])
         return self.encoder_norm(_through_encoder(x_BSD, self.encoder_blocks, scheme, c)), c
+
+
+class MaskedEncoder(Transformer):
+    """A Transformer without a causal mask, which predicts all tokens of an answer at once."""
+
+    arch = "encoder"
+
+    @classmethod
+    def check(cls, config: Draft) -> None:
+        EncoderDecoder.check(config)
+        if not isinstance(config.corpus, TaskCorpus):
+            name = config.corpus.name
+            reason = f"model.arch=encoder: corpus {name} has no prompts for an encoder to read"
+            raise UserError(f"{reason}; give a task, or model.arch=encoder_decoder")
+        if n := config.eval.decode:
+            raise UserError(f"eval.decode={n}: model.arch=encoder writes all of an answer at once")
+
+    def answer_starts(self, targets_BT: Tensor) -> dict[str, Tensor]:
+        """Returns where the answer of each row begins and where it ends, arguments of forward()."""
+        is_target_BT = (targets_BT != IGNORED).byte().to(self.embedding.weight.device)
+        n_behind_B = is_target_BT.flip(1).argmax(dim=1)
+        n_tokens_B = targets_BT.shape[1] - n_behind_B
+        return {"answer_B": is_target_BT.argmax(dim=1), "n_tokens_B": n_tokens_B}
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        tokens_BT: Tensor,
+        *,
+        answer_B: Tensor,
+        n_tokens_B: Tensor,
+        n_last: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Returns the final hidden states of the last n_last tokens (all if None), [B, n_last, D].
+
+        The tokens of row b after answer_B[b] are not read: they are masked. It has n_tokens_B[b]
+        tokens; no output of it depends on what follows.
+        """
+        T = tokens_BT.shape[1]
+        masked = torch.arange(T, device=tokens_BT.device) > answer_B[:, None]
+        mask_B1 = tokens_BT.gather(1, answer_B[:, None])
+        x_BTD, c = self.embedded(torch.where(masked, mask_B1, tokens_BT), generator=generator)
+        c = replace(c, key_padding_BS=torch.arange(T, device=c.pos.device) >= n_tokens_B[:, None])
+        x_BTD = _through_encoder(x_BTD, self.blocks, self.scheme, c)
+        return self.norm(x_BTD[:, 0 if n_last is None else T - n_last :])
 
 
 def _through_encoder(

@@ -17,7 +17,7 @@ from lengthgen.config.compose import overrides_of
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import Objective
-from lengthgen.data.windows import Span, manifest
+from lengthgen.data.windows import Ints, Span, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation import rows
 from lengthgen.evaluation.scored_text import Plan, Scored
@@ -111,6 +111,14 @@ class Protocol:
         """Returns 12 hexadecimal digits that name the tokens that are scored."""
         return manifest(plan.corpus, *self.manifest_parts(plan))
 
+    def batch(self, spans: Sequence[Span], batch: Windows, *, vocab_size: int) -> Windows:
+        """Returns windows as the model reads them; targets from vocab_size on are not scored."""
+        return batch
+
+    def targets(self, span: Span, plan: Plan) -> Ints:
+        """Returns the tokens of a window that are scored."""
+        return targets_of(span, plan.corpus)
+
     def before(self, plan: Plan) -> list[Span]:
         """Returns the windows that are scored once before those of any length."""
         return []
@@ -125,9 +133,13 @@ class Protocol:
         self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: "Evaluation"
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
-        copies, by_position = self.matched, self.by_position
+        plan = evaluation.plan
         return rows.per_document(
-            spans, scored, evaluation.plan, copies=copies, by_position=by_position
+            spans,
+            {span: (self.targets(span, plan), scored[span]) for span in spans if span in scored},
+            plan,
+            copies=self.matched,
+            by_position=self.by_position,
         )
 
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from lengthgen.data import overlap
-from lengthgen.data.windows import Endpoint, Span, position_bins, targets_of
+from lengthgen.data.windows import Endpoint, Ints, Span, position_bins
 from lengthgen.evaluation.scored_text import Nats, Plan
 
 DIVERGED = ("nats", "window_nats", "copy_nats", "position_nats")  # None where a model diverged
@@ -30,7 +30,7 @@ DIVERGED = ("nats", "window_nats", "copy_nats", "position_nats")  # None where a
 
 def per_document(
     spans: Sequence[Span],
-    scored: Mapping[Span, Nats],
+    scored: Mapping[Span, tuple[Ints, Nats]],
     plan: Plan,
     *,
     copies: bool,
@@ -38,8 +38,8 @@ def per_document(
 ) -> list[dict[str, Any]]:
     """Returns the sums of a cell's windows: a row per document; of packed text, per endpoint.
 
-    `spans` are the windows of the cell. `scored` holds the nats of each, or those of some documents
-    alone, of which rows are then returned.
+    `spans` are the windows of the cell. `scored` holds the scored tokens of each and their nats,
+    or those of some documents alone, of which rows are then returned.
     """
     corpus, rows = plan.corpus, list[dict[str, Any]]()
     apart = {"near": plan.train_length, "far": plan.max_context}
@@ -48,8 +48,8 @@ def per_document(
     for cluster, windows in clusters.items():
         if windows[0] not in scored:
             continue
-        tokens = np.concatenate([targets_of(span, corpus) for span in windows])
-        nats_of = [scored[span] for span in windows]
+        tokens = np.concatenate([scored[span][0] for span in windows])
+        nats_of = [scored[span][1] for span in windows]
         nats = np.concatenate(nats_of)
         row: dict[str, Any] = {
             "n_documents": len(clusters),

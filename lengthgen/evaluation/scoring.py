@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import Ints, Span, Windows, text_of, window
+from lengthgen.data.windows import IGNORED, Ints, Span, Windows, text_of, window
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Protocol
 from lengthgen.evaluation.scored_text import Scored
 from lengthgen.model.build import generator_of
@@ -105,7 +105,7 @@ def score(
         if replace is not None:
             inputs = [replace(*window) for window in zip(inputs, batch.hosts, strict=True)]
         windows = Windows(np.stack(inputs), np.stack(targets))
-        nats = _score_pass(model, batch, windows, protocol, precision=precision, seed=seed)
+        nats = _score_pass(model, batch, windows, corpus, protocol, precision=precision, seed=seed)
         mine |= dict(zip(batch.hosts, nats, strict=True))
         advance(batch.cost(model) * ranks.world_size)
     nats_of = {host: nats for part in ranks.gather(mine) for host, nats in part.items()}
@@ -124,24 +124,34 @@ def _score_pass(
     model: Transformer,
     batch: Pass,
     windows: Windows,
+    corpus: TokenizedCorpus,
     protocol: Protocol,
     *,
     precision: str,
     seed: int,
 ) -> Sequence[Scored]:
-    """Returns the nats of the last n_last targets of each window."""
-    n_last, device = batch.n_last, model.embedding.weight.device
-    inputs = torch.from_numpy(windows.inputs_BT).to(device)
-    targets = torch.from_numpy(windows.targets_BT[:, -n_last:].copy()).to(device)
+    """Returns the nats of the last n_last targets of each window, or of those that remain of them
+    in the protocol's own batch.
+    """
+    changed = protocol.batch(batch.hosts, windows, vocab_size=corpus.vocab_size)
+    n_scored = int((changed.targets_BT != IGNORED).any(axis=0).sum())
+    n_last = batch.n_last if changed is windows else n_scored
+    device = model.embedding.weight.device
+    inputs = torch.from_numpy(changed.inputs_BT).to(device)
+    last_targets_BT = changed.targets_BT[:, -n_last:]
+    targets = torch.from_numpy(last_targets_BT.copy()).to(device)
     generator = generator_of("evaluation", seed)
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        starts = model.answer_starts(torch.from_numpy(windows.targets_BT))
+        starts = model.answer_starts(torch.from_numpy(changed.targets_BT))
         x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
         scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
         if protocol.predicts:
             predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
             scored = np.stack([scored, predicted], axis=-1)
-    return list(scored)
+    if changed is windows:
+        return list(scored)
+    kept_BT = (last_targets_BT != IGNORED) & (last_targets_BT < corpus.vocab_size)
+    return [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
 
 
 def _prefixes(span: Span) -> list[Span]:

@@ -48,7 +48,7 @@ def export(
     last one, or has not the corpus that it was begun with.
     """
     config = experiment.config
-    config.refuse_encoder("export")
+    config.refuse_arch("export")
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already; give a new or empty folder, or remove it")

@@ -59,7 +59,7 @@ def probe(
     config = experiment.config
     if isinstance(config.corpus, TaskCorpus):
         raise UserError(f"probe: {run_dir.name} is of a task, and probes read text; name another")
-    config.refuse_encoder("probe")
+    config.refuse_arch("probe")
     opened = experiment.opened(run_dir, say=show.say).trained(ranks=ALONE, show=show)
     planned, model = opened.plan, opened.model.requires_grad_(False)
     model.checkpointing = True  # gradients of long texts would not fit in memory

@@ -243,7 +243,7 @@ def expected_of(point: Point, slot: Slot, *, say: Say) -> Expected:
     devices.prepare(runtime, device)
     opened, objective = point.experiment.opened(say=say), point.experiment.objective
     corpus = opened.corpus
-    windows = TrainingWindows(corpus, config.train.length)
+    windows = TrainingWindows(corpus, objective.window_targets)
     model = point.experiment.create(vocab_size=corpus.vocab_size)
     state = fresh_state(config, objective, model, device=device)
     loss = loss_function(state, ranks=ALONE)

@@ -21,7 +21,7 @@ AXES = ("scheme", *RATES, "seed")
 # Documents need T tokens, and nothing but the loss at T is measured.
 FIXED = {
     "corpus.held_out": "tuning",
-    "eval.protocols": "[tail]",
+    "eval.protocols": "[]",  # the one of the architecture
     "eval.lengths": "[${train.length}]",
     "eval.max_context": "${train.length}",
     "eval.variants": "[]",

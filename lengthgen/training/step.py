@@ -77,6 +77,8 @@ def batch_of(state: TrainingState, windows: TrainingWindows, *, ranks: Ranks) ->
     else:
         rows = train_batch(windows, seed=config.seed, step=state.step, batch=n)
         begins = np.ones(n, dtype=bool)
+    vocab_size = windows.corpus.vocab_size
+    rows = state.objective.batch(rows, vocab_size=vocab_size, step=state.step)
     mine = np.arange(ranks.rank, n, ranks.world_size)
     size = devices.micro_batch(config.runtime, state.device, config.train.length)
     share = [

@@ -55,7 +55,7 @@ def train(
             f"train.batch_tokens={train.batch_tokens}: {train.batch} windows of {train.length} "
             f"tokens are too few for {ranks.world_size} processes; start {train.batch} or fewer"
         )
-    windows = TrainingWindows(corpus, config.train.length)
+    windows = TrainingWindows(corpus, objective.window_targets)
     state = fresh_state(config, objective, model, device=device)
     ranks.agreed(partial(_resume, state, say=show.say))
     if len(set(ranks.gather(state.step))) > 1:

@@ -114,7 +114,7 @@ CONFIGURATIONS = [
     "scheme=nope corpus=synthetic corpus.documents=9",
     "task=copy task.name=my_copy scheme=nope",
     "task=copy task.examples=300 train.length=80 train.batch_tokens=160",
-    "model.arch=encoder_decoder task=copy scheme=t5 eval.lengths=[20,40]",
+    "model.arch=encoder_decoder scheme=t5 eval.lengths=[2T,4T]",
     "study=plain train.steps=7",
     r"corpus=files corpus.path=/x corpus.text_column='\${oc.env:HOME}'",  # of a run, and no word
 ]

@@ -17,7 +17,7 @@ from trained import QUIET, evaluate, save_model
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.windows import Endpoint, Span
+from lengthgen.data.windows import Endpoint, Span, targets_of
 from lengthgen.evaluation import evaluator, protocols, rows
 from lengthgen.evaluation.protocols import PROTOCOLS, Cell
 from lengthgen.evaluation.scored_text import Plan
@@ -260,7 +260,7 @@ def test_sums_by_position_are_of_all_windows_of_a_document() -> None:
     text = corpus_of(split_of(range(97)))
     planned = replace(places_of(depth=64, longest=32), corpus=text, endpoints=ends)
     spans = protocols.named("per_position").windows(32, planned)
-    scored = {span: np.full(32, 1.0 + i) for i, span in enumerate(spans)}
+    scored = {s: (targets_of(s, planned.corpus), np.full(32, 1.0 + i)) for i, s in enumerate(spans)}
     [row] = rows.per_document(spans, scored, planned, copies=False, by_position=True)
     assert sum(row["position_tokens"]) == row["n_tokens"] == 64
     assert sum(row["position_nats"]) == pytest.approx(row["nats"])
@@ -274,7 +274,7 @@ def test_rows_name_the_group_of_a_document_and_of_a_block_the_one_of_most_tokens
 
     def groups(name: str, planned: Plan) -> list[str | None]:
         spans = protocols.named(name).windows(32, planned)
-        scored = {span: np.zeros(span.scored) for span in spans}
+        scored = {s: (targets_of(s, planned.corpus), np.zeros(s.scored)) for s in spans}
         found = rows.per_document(spans, scored, planned, copies=False, by_position=False)
         return [row["group"] for row in found]
 

@@ -87,7 +87,10 @@ CHOICES: dict[str, tuple[Losses, dict[str, tuple[float, float | None]], list[str
         {"rope": (1e-3, None), "t5": (2e-3, 16.0)},
         [],
     ),
-}
+    f"scheme=t5 model.arch=encoder_decoder {RATES}": (
+        {"t5": {1e-3: [3.1], 2e-3: [3.0], 4e-3: [3.2]}}, {"t5": (2e-3, 16.0)}, []
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", CHOICES)

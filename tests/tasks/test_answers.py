@@ -238,4 +238,4 @@ def test_a_result_may_be_right_behind_a_wrong_scratchpad(root: Path, tmp_path: P
     assert (generated.code, "ends in =" in generated.err) == (0, True)
     assert "is of a task, and probes read text" in here("probe", str(run.run_dir)).error
     out = str(tmp_path / "export")
-    assert "and export takes a decoder alone" in here("export", str(run.run_dir), out).error
+    assert "and export takes decoder alone" in here("export", str(run.run_dir), out).error
