@@ -92,6 +92,7 @@ def schema_of(kind: type[Any], *first: str) -> type[Section]:
             if p.kind is p.KEYWORD_ONLY
         }
         schema = create_model("Arguments", __base__=above, **fields)
+        schema.model_rebuild()  # now, where what pydantic cannot read is named
         json.dumps([default for _, default in fields.values() if default is not ...])
     except (NameError, TypeError, ValueError, RuntimeError) as error:  # pydantic's are of the last
         where = f"{kind.__name__}.__init__"

@@ -19,7 +19,7 @@ ROOMS = {
     "config": 1296,
     "context": 933,
     "data": 1745,
-    "encoder_decoder": 101,
+    "encoder_decoder": 231,
     "errors, escaping, files, terminal": 429,
     "evaluation": 1178,
     "experiment": 264,
