@@ -471,10 +471,8 @@ class Config(Draft):
                 del science["model"][key]
         science["scheme"]["parts"] = [*science["scheme"]["parts"].items()]  # in the order they act
         digest = hash_of([science, getattr(self.train.init_from, init, None)], 8)
-        prefix = (
-            "" if self.is_imported else f"{self.scheme.name}-"
-        )  # the model has a name of its own
-        return f"{prefix}{self.model.label}-{self.corpus.name}-{seed}{digest}"
+        scheme = "" if self.is_imported else f"{self.scheme.name}-"  # whose name is its own
+        return f"{scheme}{self.model.label}-{self.corpus.name}-{seed}{digest}"
 
     @property
     def evaluation_id(self) -> str:

@@ -68,10 +68,7 @@ def attend(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, c: AttentionContext) 
             return blocked(q, k, v, c)
         is_whole, scale = q.shape[2] == k.shape[2], c.shape.d_head**-0.5
         if q.shape[2] == 1 and not layer.visible and c.key_padding_BS is None:
-            bias = c.total_bias()  # of a query that sees all keys
-            bias = bias if bias is None or on_cpu else bias.to(q.dtype)
-            bias = bias[None] if bias is not None and bias.dim() == 3 else bias
-            return fused(q, k, v, attn_mask=bias, scale=scale)
+            return fused(q, k, v, attn_mask=c.total_bias(), scale=scale)  # it sees all keys
         # At most widths of heads MPS forms all logits: not of thousands of keys.
         is_whole &= on_cpu or on_gpu or torch.is_grad_enabled() or k.shape[2] <= MPS_KEYS
         if not (layer.bias or layer.visible) and is_whole and c.key_padding_BS is None:
@@ -165,10 +162,6 @@ def sdpa_by_blocks(
             added = bias.masked_fill(~seen, -math.inf)
         else:
             added = _additive(at)
-        if added.dim() == 3:  # with which SDPA on a CPU would form all logits
-            added = added[None]
-        if q_BHQK.device.type != "cpu":  # which takes fp32 next to any dtype
-            added = added.to(q_BHQK.dtype)
         q_blk, scale = q_BHQK[:, :, queries], c.shape.d_head**-0.5
         out.append(fused(q_blk, k_blk, v_blk, attn_mask=added, scale=scale))
     return torch.cat(out[::-1], dim=2)

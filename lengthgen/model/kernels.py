@@ -34,9 +34,12 @@ def fused(q_BHQK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, **how: Any) -> Tensor:
     """PyTorch's fused attention, whose `scale` is given; v may be narrower or wider than q and k.
 
     The fused kernels of CPU and MPS take one width only. What stands in for them forms [Q, S]
-    logits.
+    logits, as under an `attn_mask` of three dimensions, which gets a fourth here.
     """
-    width = v_BHSK.shape[-1]
+    width, mask = v_BHSK.shape[-1], how.get("attn_mask")
+    if mask is not None:  # a CPU takes fp32 next to any dtype
+        mask = mask[None] if mask.dim() == 3 else mask
+        how["attn_mask"] = mask if mask.device.type == "cpu" else mask.to(q_BHQK.dtype)
     if q_BHQK.device.type in ("cpu", "mps"):
         q_BHQK, k_BHSK, v_BHSK = _of_one_width(q_BHQK, k_BHSK, v_BHSK)
     return F.scaled_dot_product_attention(q_BHQK, k_BHSK, v_BHSK, **how)[..., :width]

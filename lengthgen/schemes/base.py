@@ -289,9 +289,8 @@ class Part(nn.Module):
         return getattr(cls, hook) is not getattr(Part, hook)
 
 
-OWNED = (  # by one part each
-    *("relative_keys", "relative_values", "scores", "weights", "values", "recurrence"),
-)
+# By one part each:
+OWNED = ("relative_keys", "relative_values", "scores", "weights", "values", "recurrence")
 HOOKS = (  # a part overrides at least one of these, unless a Transformer of its own serves it
     *("positions", "embed", "projections", "qk", "frequencies", "bias", "visible", "outputs"),
     *("relative_queries", *OWNED),
