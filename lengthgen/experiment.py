@@ -126,11 +126,7 @@ class Opened:
         with reading(run_dir):
             checkpoint = checkpoints.final(config, run_dir)
             model.load_state_dict(checkpoint.weights)
-        for name in directory.edited(run_dir, model.scheme.code, run=config.run_id):
-            show.say(
-                f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; "
-                "lengthgen rm removes the run, to train it again"
-            )
+        directory.say_edited(run_dir, model.scheme.code, run=config.run_id, say=show.say)
         seen = checkpoint.step * config.train.batch_tokens
         return self.scored(
             model.to(device).eval(),

@@ -127,6 +127,7 @@ def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) 
                 directory.write_provenance(
                     run_dir, corpus, run=config.run_id, weights=weights, code=code
                 )
+                directory.say_edited(run_dir, code, run=config.run_id, say=show.say)
         stack.enter_context(ranks.together())
         ranks.barrier()
         # An agent of a W&B sweep waits for what is done too.

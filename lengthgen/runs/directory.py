@@ -179,10 +179,17 @@ def load_corpus(
     return corpus
 
 
-def edited(run_dir: Path, code: Mapping[str, str], *, run: str) -> list[str]:
-    """Returns the names of the parts whose code was another when the run began."""
+def say_edited(
+    run_dir: Path, code: Mapping[str, str], *, run: str, say: Callable[[str], None]
+) -> None:
+    """Names the parts whose code was another when the run began."""
     begun = read_provenance(run_dir, run=run).get("code", {})
-    return [name for name, digest in code.items() if begun.get(name, digest) != digest]
+    for name, digest in code.items():
+        if begun.get(name, digest) != digest:
+            say(
+                f"{run_dir}: the code of scheme.parts.{name} has changed since this run began; "
+                "lengthgen rm removes the run, to train it again"
+            )
 
 
 def run_dirs(root: Path) -> list[Path]:

@@ -36,7 +36,7 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluation.validation import validator
-from lengthgen.files import read_rows
+from lengthgen.files import read_rows, write_rows
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
 from lengthgen.runs import directory
@@ -237,6 +237,17 @@ def test_validation_changes_nothing_and_resumed_runs_have_it(
     assert validate is not None
     assert validate(model) == losses[8]
     assert 1 < losses[8]["val/loss@64"] < losses[3]["val/loss@64"]
+
+
+def test_code_that_was_edited_is_named_before_training_goes_on(tmp_path: Path, cache: Path) -> None:
+    assert here(*words(tmp_path, cache)).code == 0
+    shutil.rmtree(newest_checkpoint(run_of(tmp_path)))
+    run_dir = run_of(tmp_path)
+    begun = directory.read_provenance(run_dir, run=run_dir.name)
+    write_rows(run_dir / "env.json", [begun | {"code": {"rope": "0" * 12}}])
+    edited, resumed = "code of scheme.parts.rope has changed", "resuming after step"
+    said = " ".join(here(*words(tmp_path, cache)).err.split())
+    assert 0 < said.index(edited) < said.index(resumed)
 
 
 @pytest.fixture(scope="module")
