@@ -204,12 +204,13 @@ def test_the_tables_of_schemes_by_mechanism_are_those_that_the_schemes_give() ->
     assert written["page"]() == DOCS["schemes.md"], "run python docs/mechanisms.py"
 
 
-def test_pages_say_one_number_of_schemes() -> None:
-    said = [
-        n for text in PAGES.values() for n in re.findall(r"\b(\d+) (?:positional )?schemes\b", text)
-    ]
-    assert len(said) >= 2
-    assert {*map(int, said)} == {len(choices("scheme", config_dir=None))}
+@pytest.mark.parametrize(
+    ("group", "adjective"), [("scheme", "positional"), ("variant", "training-free")]
+)
+def test_pages_say_how_many_there_are(group: str, adjective: str) -> None:
+    number = rf"\b(\d+) \[?(?:{adjective} )?{group}s\b"
+    said = {int(n) for text in PAGES.values() for n in re.findall(number, text)}
+    assert said == {len(choices(group, config_dir=None))}
 
 
 def test_every_file_that_a_page_names_exists() -> None:
