@@ -6,7 +6,7 @@ python docs/mechanisms.py
 import re
 from pathlib import Path
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config.schema import from_plain, to_plain
 from lengthgen.experiment import resolve, resolved
 from lengthgen.schemes import LayerHooks, Scheme, part_classes
@@ -44,7 +44,7 @@ def place(name: str, scheme: Scheme) -> tuple[str, str]:
     about = [part for part in parts if part not in USUAL] or parts[-1:]
     if about == ["nope"]:
         return "none", f"conf/scheme/{name}.yaml"
-    layered = compose.load_choice("scheme", name).get("layers") is not None
+    layered = conf.load_choice("scheme", name).get("layers") is not None
     if not set(parts) - USUAL and layered:
         return "layers", f"conf/scheme/{name}.yaml"
     part = "short_conv" if "short_conv" in parts else about[-1]
@@ -90,11 +90,11 @@ def tables() -> str:
     speed = speeds()
     rows: dict[str, list[str]] = {title: [] for title in TITLES.values()}
     usual = to_plain(resolve(["model=tiny"]).config)
-    for name, path in sorted(compose.choices("scheme", config_dir=None).items()):
-        chosen = {"scheme": compose.defaults()["scheme"] | compose.load_choice("scheme", name)}
+    for name, path in sorted(conf.choices("scheme", config_dir=None).items()):
+        chosen = {"scheme": conf.defaults()["scheme"] | conf.load_choice("scheme", name)}
         scheme = resolved(from_plain(usual | chosen)).scheme.build()
         mechanism, file = place(name, scheme)
-        year = re.findall(r"\b20\d\d\b", compose.describe(path))
+        year = re.findall(r"\b20\d\d\b", conf.describe(path))
         numbers = sum(parameter.numel() for parameter in scheme.parameters())
         cells = [f"`{name}`", f"`{file}`", year[0] if year else "-", f"{numbers:,}"]
         cells += [kernel(scheme.layers), speed.get(name, "-"), measured(name), claim(path)]

@@ -9,7 +9,9 @@ import tokenizers
 
 from lengthgen import experiment, generation, pipeline
 from lengthgen.config import compose, schema
+from lengthgen.config.overrides import overrides_of
 from lengthgen.config.sections import flatten
+from lengthgen.config.user import root_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import callables
 from lengthgen.evaluation.callables import Logits
@@ -51,7 +53,7 @@ def train(
         >>> run = lengthgen.train(scheme="alibi", train={"tokens": 1_000_000})
         >>> again = lengthgen.train(base=run, seed=2)
     """
-    words = [*map(str, overrides), *compose.overrides_of(values)]
+    words = [*map(str, overrides), *overrides_of(values)]
     folder, files = None if config_dir is None else Path(config_dir), _paths(plugins)
     if base is None:
         asked = experiment.resolve(words, config_dir=folder, plugins=files)
@@ -93,7 +95,7 @@ def evaluate(
     changes = {f"eval.{key}": _listed(v) for key, v in requested.items() if v is not None}
     changes |= flatten(values)
     compose.check_changes(changes, ("eval", "runtime"))
-    run_dir = directory.find(str(run), compose.root_of(changes))
+    run_dir = directory.find(str(run), root_of(changes))
     kept = "all" if checkpoints == "all" else [int(n) for n in _listed(checkpoints)]
     asked = experiment.of_run(run_dir, changes, plugins=_paths(plugins))
     ((*_, rows),) = pipeline.evaluate_runs([run_dir], [asked], kept=kept)
@@ -138,7 +140,7 @@ def results(
     """
     if per not in ("series", "seed", "document"):
         raise UserError(f'results: per={per!r}; give "series", "seed" or "document"')
-    root = compose.root_of({})
+    root = root_of({})
     given = directory.every(root) if runs is None else _paths(runs)
     paths = [p if p.is_dir() else directory.find(str(p), root) for p in given]
     with Progress(is_main=True) as show:
@@ -216,7 +218,7 @@ def measure(
         **{"eval.precision": precision, "eval.deduplicate": False},
         **{"eval.reference_variants": [], "runtime.device": "cpu"},
     }
-    draft = schema.drafted(compose.overrides_of(given | changes))
+    draft = schema.drafted(overrides_of(given | changes))
     about = {"name": "documents", "bos": bos_id is not None}
     unknown = {"name": name, "parts": {}, "layers": None, "variants": {}}  # the callable's, unknown
     asked = experiment.resolved(
@@ -257,7 +259,7 @@ def load(
         >>> tokens = torch.tensor([tokenizer.encode("def main(").ids])
         >>> logits = model.logits(model(tokens))
     """
-    run_dir = directory.find(str(run), compose.root_of({}))
+    run_dir = directory.find(str(run), root_of({}))
     changes = {} if variant is None else {"eval.variants": [variant]}
     of_run = experiment.of_run(run_dir, changes, plugins=_paths(plugins))
     with Progress(is_main=True) as show:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from lengthgen.config import compose, schema
 from lengthgen.config import plugins as plugin_files
+from lengthgen.config.overrides import plain_values
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, Draft
+from lengthgen.config.user import root_of, sent_defaults
 from lengthgen.errors import UserError
 from lengthgen.files import reading
 from lengthgen.runs import directory
@@ -250,7 +252,7 @@ def config_of(
     defaults: the file of a run, which may be somebody else's, can only keep it off the net.
     """
     plain = schema.to_plain(directory.load_config(run_dir))
-    sent = compose.sent()
+    sent = sent_defaults()
     if plain["runtime"]["wandb"] in ("off", "offline"):
         del sent["runtime.wandb"]
     cache = plain["runtime"]["cache"]
@@ -266,8 +268,8 @@ def changed(
     base: str, words: Sequence[str], *, config_dir: Path | None, plugins: Sequence[Path]
 ) -> tuple[Path, Experiment]:
     """Returns a run, by its name in the overrides' runtime.root, and what they make of it."""
-    roots = compose.values([word for word in words if word.startswith("runtime.root=")])
-    run_dir = directory.find(base, compose.root_of(roots))
+    roots = plain_values([word for word in words if word.startswith("runtime.root=")])
+    run_dir = directory.find(base, root_of(roots))
     config = config_of(run_dir, {})
     if not plugins:
         plugin_files.required(config.plugins, (), kept=run_dir / "plugins")

@@ -14,7 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where lengthgen is not installed
 
-from lengthgen.config import compose
+from lengthgen.config.overrides import expand_grid
 from lengthgen.experiment import Experiment, resolve
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
@@ -78,7 +78,7 @@ def main() -> None:
     print(torch.cuda.get_device_name(device) if cuda else "CPU", torch.__version__)
     given = {word.partition("=")[0] for word in sys.argv[1:]}
     usual = [word for word in USUAL if word.partition("=")[0] not in given]
-    for words in compose.expand([*usual, *sys.argv[1:]], config_dir=None):
+    for words in expand_grid([*usual, *sys.argv[1:]], config_dir=None):
         experiment = resolve(words)
         devices.prepare(experiment.config.runtime, device)
         print(f"{' '.join(words[len(usual) :]):60} {measured(experiment, device)}", flush=True)

@@ -22,7 +22,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config.schema import Config
 from lengthgen.experiment import Experiment, resolve
 from lengthgen.model.build import create
@@ -145,7 +145,7 @@ def row(cells: Sequence[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--schemes", default=",".join(compose.choices("scheme", config_dir=None)))
+    parser.add_argument("--schemes", default=",".join(conf.choices("scheme", config_dir=None)))
     parser.add_argument("--lengths", default="512,2048,16384")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu", action="store_true")

@@ -16,7 +16,7 @@ from hypothesis import settings
 from small import small_config
 from small_corpora import TEXTS, load_tokens
 
-from lengthgen.config import compose
+from lengthgen.config.user import user_cache
 from lengthgen.data.corpora import TokenizedCorpus
 
 # The same examples in every run, and few: a test that draws is as quick as one that lists.
@@ -60,11 +60,11 @@ def one_thread() -> None:
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keeps what tests allow out of the account that runs them, and the other way round."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    wheels = compose.user_cache() / "wheels"  # of corpus=python, if they are there
+    wheels = user_cache() / "wheels"  # of corpus=python, if they are there
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("user_cache"))  # of corpora
     if wheels.is_dir():
-        compose.user_cache().mkdir()
-        (compose.user_cache() / "wheels").symlink_to(wheels)
+        user_cache().mkdir()
+        (user_cache() / "wheels").symlink_to(wheels)
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))  # lengthgen.yaml
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # main() then leaves the environment alone
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):

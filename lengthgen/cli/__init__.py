@@ -114,9 +114,9 @@ def _run(**arguments: Any) -> Any:
 
 def _instead(words: list[str]) -> str | None:
     """Returns what to type in place of Hydra's -m, or of an option that is a key: --seed=1."""
-    from lengthgen.config import compose
+    from lengthgen.config.overrides import keys
 
-    known = compose.keys(config_dir=None)
+    known = keys(config_dir=None)
     for word in words[1:]:
         option, _, value = word.partition("=")
         if option in ("-m", "--multirun"):

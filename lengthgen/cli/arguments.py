@@ -22,7 +22,7 @@ def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
     A shell may break the line at "=", as bash does: scheme=ro arrives as "scheme", "=", "ro", and
     scheme= as "scheme", ""; only what stands behind the "=" is to be returned then.
     """
-    from lengthgen.config import compose
+    from lengthgen.config.overrides import completions
 
     before, key = _before(ctx), ""
     if len(before) > 1 and before[-1] == "=":
@@ -31,10 +31,10 @@ def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
         key = f"{before[-1]}="
     config_dir = ctx.params.get("config_dir")
     with suppress(UserError):  # a broken YAML of the user's: a shell has no place for a message
-        words = compose.completions(key + incomplete, config_dir=config_dir)
+        words = completions(key + incomplete, config_dir=config_dir)
         if words or incomplete:
             return [word.removeprefix(key) for word in words]
-        return compose.completions("", config_dir=config_dir)
+        return completions("", config_dir=config_dir)
     return []
 
 
@@ -43,10 +43,10 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
 
     The keys are those of eval and runtime, and all of a command that selects runs by them.
     """
-    from lengthgen.config import compose
+    from lengthgen.config.user import root_of
 
     given = re.search(r"runtime\.root ?= ?(\S+)", " ".join(_before(ctx)))
-    root = compose.root_of({"runtime.root": given[1]} if given else {})
+    root = root_of({"runtime.root": given[1]} if given else {})
     ids = sorted(path.parent.name for path in root.glob("*/config.yaml"))
     # Of another name a shell would run parts.
     fitting = [n for n in ids if n.startswith(incomplete) and re.fullmatch(r"[\w.=+,-]+", n)]
@@ -126,13 +126,15 @@ def chosen_runs(
     Raises UserError for a key that is unknown in the sections.
     """
     from lengthgen.config import compose
+    from lengthgen.config.overrides import plain_values
+    from lengthgen.config.user import root_of
     from lengthgen.runs import directory
 
     names, overrides = names_and_overrides(arguments)
     changing = [w for w in overrides if w.startswith(tuple(f"{name}." for name in sections))]
-    changes = compose.values(changing)
+    changes = plain_values(changing)
     compose.check_changes(changes, sections)
-    root = compose.root_of(changes)
+    root = root_of(changes)
     found, conditions = named_runs(names, root), [w for w in overrides if w not in changing]
     if conditions:
         found = meeting(found or directory.every(root), conditions)
@@ -161,8 +163,8 @@ def meeting(run_dirs: Sequence[Path], conditions: Sequence[str]) -> list[Path]:
 
     One that is damaged has the state unreadable, and no other value. Raises UserError for none.
     """
-    from lengthgen.config import compose
     from lengthgen.runs import directory, status
+    from lengthgen.runs.selection import runs_matching
 
     configs: dict[str, dict[str, Any]] = {}
     for path in run_dirs:
@@ -173,18 +175,19 @@ def meeting(run_dirs: Sequence[Path], conditions: Sequence[str]) -> list[Path]:
                 configs[str(path)]["state"] = status.read_status(path, run=run).state
         except UserError:
             configs[str(path)] = {"state": "unreadable"}
-    kept = compose.runs_matching(configs, conditions)
+    kept = runs_matching(configs, conditions)
     return [path for path in run_dirs if str(path) in kept]
 
 
 def selection(arguments: Sequence[str] | None) -> tuple[list[str], Path, list[str]]:
     """Returns the RUNs, the folder of runs, and the conditions of a command that shows all runs."""
-    from lengthgen.config import compose
+    from lengthgen.config.overrides import plain_values
+    from lengthgen.config.user import root_of
 
     names, overrides = names_and_overrides(arguments)
     roots = [word for word in overrides if word.startswith("runtime.root=")]
     conditions = [word for word in overrides if word not in roots]
-    return names, compose.root_of(compose.values(roots)), conditions
+    return names, root_of(plain_values(roots)), conditions
 
 
 def comma_words(text: str | None) -> list[str]:

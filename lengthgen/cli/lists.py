@@ -78,7 +78,7 @@ def list_kind(
 
 def listed_choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -> Listed:
     """Returns what there is of a kind, and what it is; with schemes their own variants."""
-    from lengthgen.config import compose
+    from lengthgen.config import conf
 
     if kind in LISTS:
         return LISTS[kind](plugins)
@@ -87,12 +87,12 @@ def listed_choices(kind: str, *, config_dir: Path | None, plugins: list[Path]) -
 
         rows = [[p.name, p.summary, p.source] for p in known().values()]
         return ["protocol", "what it scores", "source"], rows
-    files = compose.choices(GROUPS[kind], config_dir=config_dir)
-    head, rows = [GROUPS[kind], "what"], [[n, compose.describe(file)] for n, file in files.items()]
+    files = conf.choices(GROUPS[kind], config_dir=config_dir)
+    head, rows = [GROUPS[kind], "what"], [[n, conf.describe(file)] for n, file in files.items()]
     if kind == "schemes":
         head.append("variants")
         for row, file in zip(rows, files.values(), strict=True):
-            row.append(", ".join(compose.read_yaml(file).get("variants") or {}))
+            row.append(", ".join(conf.read_yaml(file).get("variants") or {}))
     return head, rows
 
 

@@ -20,8 +20,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lengthgen.config import compose, study
+from lengthgen.config import compose, conf, study
+from lengthgen.config.overrides import overrides_of
 from lengthgen.config.sections import Section, flatten, in_tokens, number, validate
+from lengthgen.config.user import user_cache
 from lengthgen.errors import UserError, suggestion
 from lengthgen.files import hash_of, utf8
 
@@ -333,7 +335,7 @@ class Runtime(Section):
 
     @property
     def cache_dir(self) -> Path:
-        return self.cache if self.cache is not None else compose.user_cache() / "corpora"
+        return self.cache if self.cache is not None else user_cache() / "corpora"
 
 
 LATER = {"norm_placement": "pre", "embedding_scale": 1.0}  # names are older than these options
@@ -438,14 +440,14 @@ class Draft(Section):
         self, variant: str, *, config_dir: Path | None = None
     ) -> dict[str, Arguments | None]:
         """Returns the arguments of parts that a variant sets; None removes a part."""
-        files = compose.choices(compose.VARIANT, config_dir=config_dir)
+        files = conf.choices(conf.VARIANT, config_dir=config_dir)
         defined = {**self.variants, **self.scheme.variants}
         if variant not in defined and variant not in files:
             remedy = suggestion(variant, {*defined, *files})
             raise UserError(
                 f"eval.variants: scheme {self.scheme.name} has no variant {variant!r}; {remedy}"
             )
-        return defined[variant] if variant in defined else compose.read_yaml(files[variant])
+        return defined[variant] if variant in defined else conf.read_yaml(files[variant])
 
 
 class Config(Draft):
@@ -515,9 +517,9 @@ def drafted(
 def _name_by_parts(scheme: dict[str, Any], config_dir: Path | None) -> None:
     """Adds to a scheme's name which parts it has more, or fewer, than the file of that name."""
     name, parts = scheme.get("name"), scheme.get("parts")
-    file = compose.choices("scheme", config_dir=config_dir).get(str(name))
+    file = conf.choices("scheme", config_dir=config_dir).get(str(name))
     if file is not None and isinstance(parts, dict):
-        given = compose.settings_of("scheme", file)
+        given = conf.settings_of("scheme", file)
         usual = {key.split(".")[2] for key in given if key.startswith("scheme.parts.")}
         more, fewer = sorted({*parts} - usual), sorted(usual - {*parts})
         words = [f"with_{part}" for part in more] + [f"without_{part}" for part in fewer]
@@ -541,7 +543,7 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
         return
     where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
     tuned = _expanded(str(path)).absolute()
-    known = validate(dict[str, Rates], compose.read_yaml(tuned), where=where)
+    known = validate(dict[str, Rates], conf.read_yaml(tuned), where=where)
     if scheme not in known:
         raise UserError(
             f"{where}has no rate for scheme {scheme}, only for {', '.join(known)}; "
@@ -654,10 +656,10 @@ def overrides_giving(config: Config) -> list[str]:
         del groups["corpus"]
     flat, words = flatten(plain), list[str]()
     for group, section in groups.items():
-        if file := compose.choices(group, config_dir=None).get(section["name"]):
+        if file := conf.choices(group, config_dir=None).get(section["name"]):
             words.append(f"{group}={section['name']}")
-            given = flatten(compose.read_yaml(file), "" if group == "task" else f"{group}.")
-            words += compose.overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
+            given = flatten(conf.read_yaml(file), "" if group == "task" else f"{group}.")
+            words += overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
     default = _as_given(drafted([*words, "train.precision=fp32"]))
     default["train"]["precision"] = "auto"  # whose choice, by torch, is another elsewhere
     default["task"] = default["corpus"].pop("task", {})
@@ -668,7 +670,7 @@ def overrides_giving(config: Config) -> list[str]:
         flat.pop(f"scheme.{section}", None)  # an empty one
     for key, value in flat.items():
         if key not in known or known[key] != value:
-            (word,) = compose.overrides_of({key: value})
+            (word,) = overrides_of({key: value})
             words.append(word if key in known else f"+{word}")
     return words
 
@@ -685,9 +687,9 @@ def _as_given(config: Draft) -> dict[str, Any]:
     if isinstance(config, Config) and isinstance(init, InitFrom):  # an imported one has its own
         plain["train"]["init_from"] = str(config.run_dir) if config.is_imported else init.path
     plain["scheme"]["name"] = re.sub(r"\.with(out)?_.*", "", config.scheme.name)
-    files = compose.choices(compose.VARIANT, config_dir=None)
+    files = conf.choices(conf.VARIANT, config_dir=None)
     for name in files.keys() & plain["variants"].keys():
-        if plain["variants"][name] == compose.read_yaml(files[name]):
+        if plain["variants"][name] == conf.read_yaml(files[name]):
             del plain["variants"][name]
     del plain["plugins"]
     return plain

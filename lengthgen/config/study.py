@@ -10,27 +10,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from lengthgen.config import compose
+from lengthgen.config import compose, conf
+from lengthgen.config.overrides import expand_grid, overrides_of
 from lengthgen.errors import UserError
 
 STUDY = "study"
 
 
 def expand_study(overrides: Sequence[str], *, config_dir: Path | None) -> list[list[str]]:
-    """Returns one list of overrides per point: those of `compose.expand` for each block.
+    """Returns one list of overrides per point: those of `expand_grid` for each block.
 
     Raises UserError as that does, and for a grid of another form.
     """
-    compose.expand(overrides, config_dir=config_dir)  # refuses a key that is set twice
+    expand_grid(overrides, config_dir=config_dir)  # refuses a key that is set twice
     studies = [word for word in overrides if word.startswith(f"{STUDY}=")]
-    names = [
-        point for word in studies for (point,) in compose.expand([word], config_dir=config_dir)
-    ]
+    names = [point for word in studies for (point,) in expand_grid([word], config_dir=config_dir)]
     points: list[list[str]] = []
     for name in names or [""]:
         one = [name if word in studies else word for word in overrides]
         for words in _with_blocks(one, config_dir=config_dir):
-            of_block = compose.expand(words, config_dir=config_dir)
+            of_block = expand_grid(words, config_dir=config_dir)
             known = [*points]  # blocks may agree after an override
             points += [point for point in of_block if point not in known]
     return points
@@ -44,7 +43,7 @@ def first_point(overrides: Sequence[str], *, config_dir: Path | None) -> list[st
     """
     words = min(_with_blocks(overrides, config_dir=config_dir), key=len)
     added = [word for word in words if word not in overrides]
-    firsts = {word: compose.expand([word], config_dir=config_dir)[0][0] for word in added}
+    firsts = {word: expand_grid([word], config_dir=config_dir)[0][0] for word in added}
     return [firsts.get(word, word) for word in words]
 
 
@@ -60,7 +59,7 @@ def _with_blocks(overrides: Sequence[str], *, config_dir: Path | None) -> list[l
         return [[*overrides]]
     chosen: dict[str, Sequence[list[str]]] = {}  # the names of a group that each block takes
     for group in given.keys() & {key for block in blocks for key in block}:
-        if compose.choices(group, config_dir=config_dir):
+        if conf.choices(group, config_dir=config_dir):
             names = _values(given[group], config_dir)
             of_blocks = [_values(b[group], config_dir) if group in b else [] for b in blocks]
             others = [name for name in names if not any(name in known for known in of_blocks)]
@@ -83,15 +82,15 @@ def _with_blocks(overrides: Sequence[str], *, config_dir: Path | None) -> list[l
 
 def _values(word: str, config_dir: Path | None) -> list[str]:
     """Returns the values of an override, without its key."""
-    points = compose.expand([word], config_dir=config_dir)
+    points = expand_grid([word], config_dir=config_dir)
     return [point.partition("=")[2] for (point,) in points]
 
 
 def _blocks(word: str, *, config_dir: Path | None) -> list[dict[str, str]]:
     """Returns the overrides of each block by key; none of a study without a grid."""
     (name, *_) = _values(word, config_dir) if word else [""]
-    file = compose.choices(STUDY, config_dir=config_dir).get(name)
-    blocks: object = compose.read_yaml(file).get(compose.GRID, []) if file else []
+    file = conf.choices(STUDY, config_dir=config_dir).get(name)
+    blocks: object = conf.read_yaml(file).get(conf.GRID, []) if file else []
     is_grid = isinstance(blocks, list) and all(
         isinstance(block, Mapping) for block in cast("list[object]", blocks)
     )
@@ -104,4 +103,4 @@ def _blocks(word: str, *, config_dir: Path | None) -> list[dict[str, str]]:
 
 
 def _as_word(key: str, value: object) -> str:
-    return f"{key}={value}" if isinstance(value, str) else compose.overrides_of({key: value})[0]
+    return f"{key}={value}" if isinstance(value, str) else overrides_of({key: value})[0]

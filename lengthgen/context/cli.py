@@ -40,12 +40,14 @@ def audit_model(
     if len(names) != 1:
         raise UserError("audit: give one model, as in: lengthgen audit runs/RUN")
     from lengthgen.config import compose
+    from lengthgen.config.overrides import plain_values
+    from lengthgen.config.user import root_of
     from lengthgen.context import audit
     from lengthgen.report import report
 
-    root = compose.root_of(compose.values([w for w in overrides if w.startswith("runtime.root=")]))
+    root = root_of(plain_values([w for w in overrides if w.startswith("runtime.root=")]))
     run_dir = audit.found(names[0], root, overrides, warn)
-    changes = compose.values([word for word in overrides if not word.startswith("corpus")])
+    changes = plain_values([word for word in overrides if not word.startswith("corpus")])
     compose.check_changes(changes, ("eval", "runtime"))
     made, page = audit.audit(
         run_dir,

@@ -18,7 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
-from lengthgen.config import compose
+from lengthgen.config.overrides import overrides_of
 from lengthgen.errors import shortened
 from lengthgen.files import open_regular
 
@@ -293,7 +293,7 @@ def group_of(row: Mapping[str, Any], column: str | None) -> str:
 
 def _names(columns: Iterable[str]) -> str:
     """Lists columns as a shell takes their names in an override."""
-    words = [compose.overrides_of({"": name})[0].removeprefix("=") for name in columns]
+    words = [overrides_of({"": name})[0].removeprefix("=") for name in columns]
     return ", ".join(map(shlex.quote, words))
 
 

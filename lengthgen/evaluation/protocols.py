@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from lengthgen.config.compose import overrides_of
+from lengthgen.config.overrides import overrides_of
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config
 from lengthgen.data.objective import Objective

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import from_plain
@@ -80,8 +80,8 @@ def build(about: About, folder: Path, plugins: Sequence[Plugin] = ()) -> Transfo
     plain: dict[str, Any] = {
         **about.config,
         "plugins": [Path(name).stem for name in about.plugins],
-        "eval": compose.load_choice("eval", "default") | nothing,
-        "runtime": compose.defaults()["runtime"],
+        "eval": conf.load_choice("eval", "default") | nothing,
+        "runtime": conf.defaults()["runtime"],
     }
     needed = plugin_files.required(plain["plugins"], plugins, kept=folder / "plugins")
     with torch.random.fork_rng(devices=[]):  # parts draw initial values

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 from pydantic import BeforeValidator, Field
 
 from lengthgen import schemes
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config.schema import Config, Model, Parts
 from lengthgen.config.sections import Section, validate
 from lengthgen.errors import UserError, first_line
@@ -82,7 +82,7 @@ class FamilyTable(Section):
 @cache
 def table() -> FamilyTable:
     """Returns families.yaml."""
-    return validate(FamilyTable, compose.read_yaml(Path(__file__).with_suffix(".yaml")))
+    return validate(FamilyTable, conf.read_yaml(Path(__file__).with_suffix(".yaml")))
 
 
 def families(kind: str) -> list[Family]:

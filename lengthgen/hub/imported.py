@@ -12,7 +12,8 @@ import torch
 import yaml
 from tokenizers import Tokenizer
 
-from lengthgen.config import compose
+from lengthgen.config import conf
+from lengthgen.config.overrides import plain_values
 from lengthgen.config.schema import (
     Config,
     InitFrom,
@@ -80,7 +81,7 @@ def import_model(
     if lost := "".join(c for c in name if c.isalnum() and not c.isascii()):
         raise UserError(f"{name}: {lost} cannot stand in the name of a run; give --name in ASCII")
     name = re.sub(r"^(\.|$)|[^A-Za-z0-9_.]", "_", name)[:63]
-    if not isinstance(compose.values([f"study={name}"])["study"], str):
+    if not isinstance(plain_values([f"study={name}"])["study"], str):
         name = f"_{name}"  # 1e5 and true are no words
     experiment = _experiment(name, read_as, tensors, overrides, has_bos=bos is not None)
     config = experiment.config
@@ -174,7 +175,7 @@ def _experiment(
     name: str, read: Read, tensors: Tensors, overrides: Sequence[str], *, has_bos: bool
 ) -> Experiment:
     """Returns the experiment of a run that begins with these weights and takes no step."""
-    T, usual = read.T, compose.load_choice("train", "default")["batch_tokens"]
+    T, usual = read.T, conf.load_choice("train", "default")["batch_tokens"]
     words = [*overrides, f"train.length={T}", f"train.batch_tokens={max(T, usual // T * T)}"]
     words += [f"train.lr={FINE_TUNING}", "train.precision=fp32"]
     if not any(word.startswith("eval.deduplicate=") for word in words):
@@ -187,8 +188,8 @@ def _experiment(
         others = [name for name in base.eval.reference_variants if name not in read.parts]
         plain["eval"]["reference_variants"] = others  # a part of its own would be replaced
     shipped: dict[str, Any] = {}
-    if scheme in compose.choices("scheme", config_dir=None):
-        shipped = compose.load_choice("scheme", scheme)
+    if scheme in conf.choices("scheme", config_dir=None):
+        shipped = conf.load_choice("scheme", scheme)
     tokenizer = sha256_of(tensors.folder / "tokenizer.json")[:12]
     plain["corpus"]["tokenizer"] = str(base.runtime.root / f".tokenizers/{tokenizer}.json")
     plain["corpus"]["bos"] = has_bos

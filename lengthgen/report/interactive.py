@@ -19,7 +19,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from lengthgen.config.compose import user_cache
+from lengthgen.config.user import user_cache
 from lengthgen.errors import UserError
 from lengthgen.escaping import visible
 from lengthgen.files import replace_file

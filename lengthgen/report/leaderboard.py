@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from lengthgen.config.compose import flatten
+from lengthgen.config.sections import flatten
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report.intervals import signs
 from lengthgen.report.load import is_complete, is_last

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from lengthgen import escaping
-from lengthgen.config import compose, registry
+from lengthgen.config import registry
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, named
 from lengthgen.files import replace_file, writing
@@ -24,6 +24,7 @@ from lengthgen.report.load import MANIFEST, ROWS, is_last, load_rows, only, save
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import curves, findings, over_training, unchanged
 from lengthgen.report.tables import Numbers, Table
+from lengthgen.runs.selection import runs_matching
 
 if TYPE_CHECKING:  # matplotlib takes as long as all that a terminal shows, which does without it
     from matplotlib.figure import Figure
@@ -424,8 +425,8 @@ def write_pages(
 
 
 def matching(rows: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
-    """Returns the rows of the runs that meet conditions, as `compose.runs_matching` reads them."""
+    """Returns the rows of the runs that meet conditions, as `runs_matching` reads them."""
     runs = rows.drop_duplicates("run").set_index("run")[["config", "state"]]
     states = zip(runs.index, runs["config"], runs["state"], strict=True)
     configs = {str(run): {**json.loads(text), "state": state} for run, text, state in states}
-    return rows[rows["run"].isin(compose.runs_matching(configs, conditions))]
+    return rows[rows["run"].isin(runs_matching(configs, conditions))]

@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from lengthgen.config import compose
+from lengthgen.config.overrides import overrides_of
+from lengthgen.config.sections import flatten
+from lengthgen.config.user import root_of
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible, without_folders
 from lengthgen.report.load import CELL, is_complete, is_last
@@ -67,7 +69,7 @@ def select(rows: pd.DataFrame) -> list[Selection]:
 
     Raises UserError if rows are left out of all texts, and none is kept.
     """
-    usual, folders = compose.root_of({}).resolve(), rows.attrs.get("folders", {})
+    usual, folders = root_of({}).resolve(), rows.attrs.get("folders", {})
     roots = {run: Path(folder).parent for run, folder in folders.items()}
     elsewhere = {run: str(root) for run, root in roots.items() if root.resolve() != usual}
     of_rows: Any = [elsewhere.get(run) for run in rows["run"]]
@@ -77,7 +79,7 @@ def select(rows: pd.DataFrame) -> list[Selection]:
     has_bos = configs.map({c: corpus.get("bos", True) for c, corpus in given.items()})
     texts = [of_text for _, of_text in rows.groupby(["fingerprint", "packed", has_bos])]
     texts.sort(key=lambda of_text: (-of_text["run"].nunique(), of_text["corpus"].iloc[0]))
-    names = _text_names(texts, [compose.flatten(given[t["config"].iloc[0]]) for t in texts])
+    names = _text_names(texts, [flatten(given[t["config"].iloc[0]]) for t in texts])
     varied = ["model"] if rows["model"].nunique() > 1 else []
     selections, lost = list[Selection](), dict[str, str]()
     for text, of_text in zip(names, texts, strict=True):
@@ -190,7 +192,7 @@ def _left_out(
             yield line, ""
             continue
         wanted = json.loads(own["config"].iloc[0]).get("eval", {})
-        usual = {*compose.overrides_of({"eval": wanted})}
+        usual = {*overrides_of({"eval": wanted})}
         words = [f"{k}={x}" for k, x in (remedy or _words(own.iloc[-1])).items()]
         words = [word for word in words if word not in usual]
         lists = {"lengths": {*lengths, *own["length"]}, "protocols": {*own["protocol"]}}
@@ -277,7 +279,7 @@ def _differences(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) ->
 
 def _science(series: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what decides a series' numbers but the seed, by dotted key."""
-    flat = compose.flatten(json.loads(series["config"]))
+    flat = flatten(json.loads(series["config"]))
     names = filter(None, series["variant"].split("+"))
     used = tuple(f"{home}.{name}." for name in names for home in VARIANTS)
     return {

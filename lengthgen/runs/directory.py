@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lengthgen import __version__, files
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.errors import UserError, suggestion
@@ -74,7 +74,7 @@ def load_config(run_dir: Path) -> Config:
 
 def plain_config(run_dir: Path) -> dict[str, Any]:
     """Returns config.yaml as plain values. Raises UserError if it holds none."""
-    return compose.read_yaml(run_dir / "config.yaml", takes_aliases=False)
+    return conf.read_yaml(run_dir / "config.yaml", takes_aliases=False)
 
 
 def write_provenance(

@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lengthgen.config import compose
-from lengthgen.config.compose import Axis
+from lengthgen.config.overrides import Axis, search_axes
 from lengthgen.config.sections import number
 from lengthgen.data.sources import Say
 from lengthgen.errors import UserError
@@ -52,7 +51,7 @@ def search(
         import optuna
     except ImportError:
         raise UserError('--search needs optuna; pip install "lengthgen[search]"') from None
-    fixed, given = compose.axes(overrides, config_dir=config_dir)
+    fixed, given = search_axes(overrides, config_dir=config_dir)
     axes = [axis._replace(values=[*{number(x): x for x in axis.values}.values()]) for axis in given]
     if not axes:
         raise UserError("--search: no key has several values; give 'train.lr=interval(1e-3,1e-2)'")

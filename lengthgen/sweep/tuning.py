@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from lengthgen.config import compose
+from lengthgen.config import conf
+from lengthgen.config.overrides import overrides_of
 from lengthgen.data.sources import Say
 from lengthgen.errors import UserError
 from lengthgen.evaluation.stored import loss, stored
@@ -43,7 +44,7 @@ def tuning_points(
 
     Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
-    root = compose.overrides_of({"runtime.root": out / "runs"})
+    root = overrides_of({"runtime.root": out / "runs"})
     combined = [*root, *on_tuning_split(overrides, say=say)]
     every = grid.points(combined, config_dir=config_dir, plugins=plugins)
     varied = every[0].varied
@@ -91,7 +92,7 @@ def write_rates(points: Sequence[Point], out: Path) -> list[Path]:
     Rates of other schemes in tuned.yaml stay. Raises UserError, after that, for schemes of which
     every rate diverged.
     """
-    chosen: dict[str, Any] = compose.read_yaml(out / FILE) if (out / FILE).exists() else {}
+    chosen: dict[str, Any] = conf.read_yaml(out / FILE) if (out / FILE).exists() else {}
     diverged: list[str] = []
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         if choice := _choice([p for p in points if p.config.scheme.name == name]):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from lengthgen.config import compose
+from lengthgen.config.overrides import overrides_of
 from lengthgen.config.schema import Draft, InitFrom, Train
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
@@ -30,7 +30,7 @@ def identified(config: Draft) -> Train:
         differ -= {k for k, x in base.effective_model.items() if x == config.effective_model[k]}
         other = {f"model.{k}": x for k, x in there.items() if k in differ}
         if other:
-            remedy = given = " ".join(compose.overrides_of(other))
+            remedy = given = " ".join(overrides_of(other))
             if base.is_imported:  # with a study
                 remedy = f"--config-dir {run_dir}/conf study={base.model.name}"
             raise UserError(f"{run_dir.name} has {given}; give {remedy}")

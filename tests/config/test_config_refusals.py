@@ -12,7 +12,8 @@ import pytest
 import small
 from small_corpora import write
 
-from lengthgen.config import compose, schema
+from lengthgen.config import compose, conf, schema
+from lengthgen.config.overrides import expand_grid, plain_values
 from lengthgen.config.sections import flatten
 from lengthgen.errors import UserError
 
@@ -89,8 +90,8 @@ def test_a_mistake_on_the_command_line(words: str) -> None:
 
 OWN_PARTS = {  # the first key of the part that a scheme is named by
     name: key
-    for name, file in compose.choices("scheme", config_dir=None).items()
-    for key in reversed(compose.settings_of("scheme", file))
+    for name, file in conf.choices("scheme", config_dir=None).items()
+    for key in reversed(conf.settings_of("scheme", file))
     if key.startswith(f"scheme.parts.{name}.")
 }
 
@@ -111,7 +112,7 @@ def test_only_mistakes_are_counted() -> None:
 def test_what_is_offered_for_odd_text_gives_that_text(value: str) -> None:
     offered = refusal(f"corpus.path={value}").partition("; give ")[2]
     (word,) = shlex.split(offered)
-    assert compose.values([word]) == {"corpus.path": value}
+    assert plain_values([word]) == {"corpus.path": value}
 
 
 ODD = ["a\0b", "\ud800", "..", "x" * 5000, "1" * 5000, "[" * 300 + "]" * 300, "{a: &b [*b]}"]
@@ -201,7 +202,7 @@ def test_an_axis_without_points_and_a_value_with_a_sign() -> None:
         "seed=range(1,10,0)": "arg 3 must not be zero",
         "scheme=glob(z*)": "matches nothing",
     }.items():
-        assert said in small.refusal(compose.expand, [override], config_dir=None)
+        assert said in small.refusal(expand_grid, [override], config_dir=None)
     for sign in "+~":
-        said = small.refusal(compose.values, [f"{sign}eval.seed=1"])
+        said = small.refusal(plain_values, [f"{sign}eval.seed=1"])
         assert "only KEY=VALUE is allowed here" in said

@@ -16,7 +16,8 @@ from repository import ROOT
 from small import FRESH, config_of, refusal, small_config, valid
 from small_corpora import write
 
-from lengthgen.config import compose
+from lengthgen.config import compose, conf
+from lengthgen.config.overrides import TYPED, expand_grid, plain_values
 from lengthgen.config.schema import (
     Eval,
     Model,
@@ -28,24 +29,25 @@ from lengthgen.config.schema import (
     to_plain,
 )
 from lengthgen.config.sections import flatten
+from lengthgen.config.user import user_file
 from lengthgen.errors import UserError
 from lengthgen.experiment import of_run, resolve, resolved
 from lengthgen.runs import directory
 
 FILES = sorted((ROOT / "conf").glob("*/*.yaml"))
 CHOICES = [
-    *((file.parent.name, file.stem) for file in FILES if file.parent.name != compose.VARIANT),
-    (compose.VARIANT, ",".join(compose.choices(compose.VARIANT, config_dir=None))),
+    *((file.parent.name, file.stem) for file in FILES if file.parent.name != conf.VARIANT),
+    (conf.VARIANT, ",".join(conf.choices(conf.VARIANT, config_dir=None))),
 ]
 
 
 def required(group: str, choice: str, folder: Path) -> list[str]:
     """Returns overrides for what a choice leaves open: paths of texts."""
-    if group == compose.VARIANT:
+    if group == conf.VARIANT:
         return []
     file = folder / "texts.txt"
     file.write_text("".join(f"IN:{' jump' * n} OUT:{' I_JUMP' * n}\n" for n in range(1, 49)))
-    plain = compose.load_choice(group, choice)
+    plain = conf.load_choice(group, choice)
     keys = {f"{group}.{key}": value for key, value in plain.items()}
     for key, value in plain.get("task", {}).get("arguments", {}).items():
         keys[f"task.arguments.{key}"] = value
@@ -60,9 +62,9 @@ def test_every_choice_is_valid_round_trips_through_yaml_and_is_named_as_its_file
     group: str, choice: str, tmp_path: Path
 ) -> None:
     for file in choice.split(","):  # several variants
-        name = compose.load_choice(group, file).get("name", file)
+        name = conf.load_choice(group, file).get("name", file)
         assert name in (file, None)  # a dataset of the Hub has its own
-    chosen = f"{group}={choice}" if group != compose.VARIANT else f"eval.variants=[{choice}]"
+    chosen = f"{group}={choice}" if group != conf.VARIANT else f"eval.variants=[{choice}]"
     plain = compose.compose([chosen, FRESH, *required(group, choice, tmp_path)], config_dir=None)
     built = resolved(from_plain(plain))
     again = from_stored(yaml.safe_load(yaml.safe_dump(to_plain(built.config))))
@@ -78,7 +80,7 @@ def other(value: int | float) -> st.SearchStrategy[int | float]:
     return st.floats(0.5, 2).map(lambda factor: factor * value)
 
 
-@given(scheme=st.sampled_from([*compose.choices("scheme", config_dir=None)]), data=st.data())
+@given(scheme=st.sampled_from([*conf.choices("scheme", config_dir=None)]), data=st.data())
 @settings(max_examples=12)
 def test_a_run_folder_read_back_is_the_experiment_that_was_begun(
     scheme: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -198,10 +200,10 @@ def test_a_key_whose_type_is_text_keeps_what_looks_like_a_number(
     assert config.runtime.wandb_name == typed
     assert config.runtime.wandb_tags == [typed, "b", f"{typed}x"]
     assert config.runtime.root == Path(typed).absolute()
-    swept = compose.expand([f"runtime.wandb_name={typed},b"], config_dir=None)
-    assert [compose.values(point)["runtime.wandb_name"] for point in swept] == [typed, "b"]
+    swept = expand_grid([f"runtime.wandb_name={typed},b"], config_dir=None)
+    assert [plain_values(point)["runtime.wandb_name"] for point in swept] == [typed, "b"]
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    compose.user_file().write_text(f"runtime: {{wandb_name: {typed}, wandb_tags: [{typed}, b]}}")
+    user_file().write_text(f"runtime: {{wandb_name: {typed}, wandb_tags: [{typed}, b]}}")
     runtime = compose.compose([], config_dir=None)["runtime"]
     assert (runtime["wandb_name"], runtime["wandb_tags"]) == (typed, [typed, "b"])
     monkeypatch.undo()
@@ -221,7 +223,7 @@ def test_the_keys_that_keep_words_are_those_of_texts(kind: type[Any]) -> None:
         for text in ("a text", ["a text"]):
             with suppress(ValidationError):
                 takes.validate_python(text)
-                assert compose.TYPED.fullmatch(f"{section}.{key}"), key
+                assert TYPED.fullmatch(f"{section}.{key}"), key
 
 
 @pytest.mark.parametrize(("typed", "number"), [("1_0", 10), ("1e2", 100), ("007", 7), ("+9", 9)])
@@ -253,7 +255,7 @@ def test_tracking_is_turned_off_by_any_word_for_it(word: str) -> None:
 
 def test_variants_that_are_named_are_part_of_the_configuration() -> None:
     named = config_of("eval.variants=[ntk+window]", "eval.reference_variants=[logn]").variants
-    assert named == {v: compose.load_choice(compose.VARIANT, v) for v in ("ntk", "window", "logn")}
+    assert named == {v: conf.load_choice(conf.VARIANT, v) for v in ("ntk", "window", "logn")}
     own = config_of("+variants.ntk={pi:{factor:2}}", "eval.variants=[ntk]").variants["ntk"]
     assert own == {"pi": {"factor": 2}}
 

@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 from small import FRESH, config_of
 
-from lengthgen.config import compose, study
+from lengthgen.config import conf, study
 from lengthgen.config.schema import Config
 
-NAMES = compose.choices("study", config_dir=None)
+NAMES = conf.choices("study", config_dir=None)
 LABELS = ["Claim", "Command", "Cost", "Expected", "Differs"]
 cached = cache(config_of)
 SCALE = {"million": 1e6, "billion": 1e9}
@@ -20,7 +20,7 @@ each = pytest.mark.parametrize("name", NAMES)
 
 def paragraphs(name: str) -> list[str]:
     """Returns what the file's comment says: paragraphs of lines, without their marks."""
-    text = (compose.conf_dir() / f"study/{name}.yaml").read_text(encoding="utf-8")
+    text = (conf.conf_dir() / f"study/{name}.yaml").read_text(encoding="utf-8")
     marked = re.match(r"# @package _global_\n((?:#.*\n)+)", text)
     assert marked is not None, f"{name}: no comment behind # @package _global_"
     return re.sub(r"(?m)^# ?", "", marked[1]).strip().split("\n\n")
@@ -102,7 +102,7 @@ def test_its_cost_counts_the_tokens_of_its_first_command(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["drope", "pi_finetuning"])
 def test_what_it_begins_with_is_a_run_of_the_study_it_names(name: str) -> None:
-    begin = compose.load_choice("study", name)["train"]["init_from"]
+    begin = conf.load_choice("study", name)["train"]["init_from"]
     words = begin.replace("${seed}", "2").split()
     points = study.expand_study([w for w in words if "seed" not in w], config_dir=None)
     assert config_of(*words).run_id in [config_of(*point).run_id for point in points]
@@ -111,7 +111,7 @@ def test_what_it_begins_with_is_a_run_of_the_study_it_names(name: str) -> None:
 
 @each
 def test_it_leaves_runtime_to_the_user_and_gives_way_to_the_command_line(name: str) -> None:
-    sections = set(compose.load_choice("study", name))
+    sections = set(conf.load_choice("study", name))
     assert sections <= {"defaults", "corpus", "train", "eval", "grid"}
     config = config_of(f"study={name}", "model=small", "scheme=xpos", FRESH)
     assert (config.model.name, config.scheme.name) == ("small", "xpos")

@@ -21,7 +21,7 @@ from small_corpora import load_tokens, write
 from torch import Tensor
 from trained import rows_of
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.hub import imported
 from lengthgen.hub.exported import load_exported
 from lengthgen.hub.families import Read, read_config
@@ -222,7 +222,7 @@ def test_an_imported_model_is_evaluated_reported_probed_continued_exported_and_t
     further.append("eval.precision=fp32")  # an import has that of this machine
     config_dir = f"--config-dir={run_dir / 'conf'}"
     ran = here("train", config_dir, *TEXT, "study=theirs_v1", root, *further)
-    given = compose.read_yaml(run_dir / "conf/study/theirs_v1.yaml")["train"]
+    given = conf.read_yaml(run_dir / "conf/study/theirs_v1.yaml")["train"]
     assert (given["lr"], given["batch_tokens"]) == (1e-4, 4096)
     begins = "begins with the weights of " + run_dir.name
     assert begins in ran.err, ran

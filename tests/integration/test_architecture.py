@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from repository import ROOT
 
 from lengthgen import schemes
-from lengthgen.config import compose
+from lengthgen.config import conf
 
 PACKAGE = ROOT / "lengthgen"
 
@@ -45,7 +45,7 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 
 def test_no_code_outside_the_schemes_names_a_scheme_or_a_part() -> None:
-    names = {*schemes.part_classes(), *compose.choices("scheme", config_dir=None)}
+    names = {*schemes.part_classes(), *conf.choices("scheme", config_dir=None)}
     names -= {"repo", "string"}  # words of other fields too
     naming: list[str] = []
     for path in SOURCES:

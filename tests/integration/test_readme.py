@@ -15,7 +15,8 @@ from small import MEASURED_AT_T, SMALL
 
 from lengthgen import __version__
 from lengthgen.config import study
-from lengthgen.config.compose import choices, compose
+from lengthgen.config.compose import compose
+from lengthgen.config.conf import choices
 from lengthgen.config.schema import from_plain
 from lengthgen.experiment import resolve, resolved
 

@@ -16,7 +16,7 @@ from small import create, small_config, varied
 from torch import Tensor
 from trained import state_of
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.model import kernels
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
@@ -26,8 +26,8 @@ from lengthgen.training.step import Batch, Loss, MicroBatch, launch_step, loss_f
 
 FP32, BF16 = 5e-4, 2e-2
 T, VOCAB = 128, 64
-SCHEMES = [(name, None) for name in compose.choices("scheme", config_dir=None)]
-CHOSEN = SCHEMES + [("rope", name) for name in compose.choices("variant", config_dir=None)]
+SCHEMES = [(name, None) for name in conf.choices("scheme", config_dir=None)]
+CHOSEN = SCHEMES + [("rope", name) for name in conf.choices("variant", config_dir=None)]
 HERE = [("rope", None), ("kerple", None), ("rope", "yarn")]  # without a GPU
 GPU = (
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small import VOCAB, close, context, create, hidden, small_config, small_model, some_tokens
 
-from lengthgen.config.compose import choices, describe
+from lengthgen.config.conf import choices, describe
 from lengthgen.errors import UserError
 from lengthgen.experiment import resolve
 

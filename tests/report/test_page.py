@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from small import refusal
 
 from lengthgen.cli.arguments import chosen_runs
-from lengthgen.config.compose import choices
+from lengthgen.config.conf import choices
 from lengthgen.report import interactive, load, report, style
 from lengthgen.report.series import select
 from lengthgen.report.statistics import findings, shown_number

@@ -25,7 +25,7 @@ from small import (
 )
 from torch import Tensor
 
-from lengthgen.config.compose import choices
+from lengthgen.config.conf import choices
 from lengthgen.errors import UserError
 from lengthgen.model.attention import attend, blocked, eager, sdpa_by_blocks
 from lengthgen.model.kv_cache import forward_cached

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from small import dims, refusal, small_config, smaller, valid
 
-from lengthgen.config.compose import choices, load_choice
+from lengthgen.config.conf import choices, load_choice
 from lengthgen.errors import UserError
 from lengthgen.schemes import ModelDims, design
 

@@ -12,7 +12,7 @@ from repository import published
 from small import bare_call, close, context, dims, layer_of, rotated, small_model, some_qkv
 from torch import Tensor
 
-from lengthgen.config.compose import load_choice
+from lengthgen.config.conf import load_choice
 from lengthgen.model.attention import attend, eager
 from lengthgen.schemes import AttentionContext, Part, Scheme, part_classes
 from lengthgen.schemes.mask import Window

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config import plugins as plugin_files
-from lengthgen.config.compose import choices, load_choice
+from lengthgen.config.conf import choices, load_choice
+from lengthgen.config.overrides import plain_values
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, ModelDims, from_plain, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
@@ -75,7 +76,7 @@ def small_config(*overrides: str, plugins: Sequence[Path] = ()) -> Config:
     files = plugin_files.read_plugins(plugins)
     GIVEN.update({plugin.digest: plugin for plugin in files})
     plain = to_plain(base) | {"plugins": [plugin.digest for plugin in files]}
-    for key, value in compose.values(words).items():
+    for key, value in plain_values(words).items():
         *sections, name = key.split(".")
         inner: Any = plain
         for section in sections:
@@ -89,7 +90,7 @@ def _composed(*chosen: str) -> Config:
     name = chosen[0].removeprefix("scheme=") if len(chosen) == 1 else ""
     if name not in choices("scheme", config_dir=None):
         return valid([*SMALL, *chosen])
-    scheme = compose.defaults()["scheme"] | load_choice("scheme", name)
+    scheme = conf.defaults()["scheme"] | load_choice("scheme", name)
     return resolved(from_plain(to_plain(_composed()) | {"scheme": scheme})).config
 
 

@@ -9,7 +9,8 @@ from commands import Shell
 from slurm_cluster import begun
 from small import MEASURED_AT_T, smaller
 
-from lengthgen.config import compose
+from lengthgen.config import conf
+from lengthgen.config.overrides import search_axes
 from lengthgen.runs.status import Status
 from lengthgen.sweep import grid, tuning
 from lengthgen.sweep.grid import Point
@@ -21,7 +22,7 @@ SPACE = ["train.lr=tag(log,interval(1e-4,1e-1))", "model.n_heads=2,4", "seed=int
 
 def test_choices_ranges_and_intervals_are_axes() -> None:
     words = [*SPACE, "train.batch_tokens=range(64,257,64)", "scheme=glob(rope*)", "model.d_ff=64"]
-    fixed, axes = compose.axes(words, config_dir=None)
+    fixed, axes = search_axes(words, config_dir=None)
     assert fixed == ["model.d_ff=64"]
     assert axes[0] == ("train.lr", [], 1e-4, 1e-1, True)
     assert axes[2] == ("seed", [], 1, 3, False)
@@ -29,9 +30,7 @@ def test_choices_ranges_and_intervals_are_axes() -> None:
     assert values["model.n_heads"] == ["2", "4"]
     assert values["train.batch_tokens"] == ["64", "128", "192", "256"]
     assert (
-        {"rope", "rope_conv"}
-        <= {*values["scheme"]}
-        <= {*compose.choices("scheme", config_dir=None)}
+        {"rope", "rope_conv"} <= {*values["scheme"]} <= {*conf.choices("scheme", config_dir=None)}
     )
 
 

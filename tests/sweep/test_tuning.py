@@ -12,7 +12,7 @@ from commands import Shell
 from frames import eval_row
 from small import MEASURED_AT_T, refusal, small_config, smaller
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config.schema import from_stored, to_plain
 from lengthgen.files import write_rows
 from lengthgen.runs import status
@@ -56,7 +56,7 @@ def chosen(out: Path, losses: Losses, *words: str) -> dict[str, Any]:
         ]
         (point.run_dir / "eval.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     tuning.write_rates(points, out)
-    return compose.read_yaml(out / "tuned.yaml")
+    return conf.read_yaml(out / "tuned.yaml")
 
 
 CHOICES: dict[str, tuple[Losses, dict[str, tuple[float, float | None]], list[str]]] = {

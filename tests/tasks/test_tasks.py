@@ -14,7 +14,7 @@ from repository import example
 from small import refusal, valid
 from small_corpora import write
 
-from lengthgen.config import compose
+from lengthgen.config import conf
 from lengthgen.config.registry import construct
 from lengthgen.config.schema import TaskSpec
 from lengthgen.data.sources import Document
@@ -27,7 +27,7 @@ from lengthgen.tasks.source import TaskSource
 
 FILE, YAML = example("interleave.py"), example("my_conf/task/interleave.yaml")
 OTHERS = ("lm", "scan")  # no task, and one that needs a file: test_pairs.py has it
-TASKS = [name for name in compose.choices("task", config_dir=None) if name not in OTHERS]
+TASKS = [name for name in conf.choices("task", config_dir=None) if name not in OTHERS]
 PAD = "_scratchpad"
 
 
@@ -259,7 +259,7 @@ class Split(NamedTuple):
 @cache
 def written(name: str) -> dict[str, Any]:
     """Returns the values of a task's YAML."""
-    return compose.load_choice("task", name)
+    return conf.load_choice("task", name)
 
 
 def spec_of(name: str) -> TaskSpec:
@@ -308,7 +308,7 @@ def test_an_example_is_what_its_rule_says_and_a_function_of_its_random_alone(nam
 @pytest.mark.parametrize("name", TASKS)
 def test_the_example_in_a_yamls_comment_is_right(name: str) -> None:
     alphabet = set(rule_of(name).alphabet)
-    said = compose.describe(compose.choices("task", config_dir=None)[name])
+    said = conf.describe(conf.choices("task", config_dir=None)[name])
     words = [word.rstrip(".,") for word in said.split()]
     (shown,) = (word for word in words if set(word) <= alphabet and re.search("=|r[01]$", word))
     match = re.match(r".*\?.=|[^=]*=|.*r(?=.$)", shown)

@@ -5,7 +5,7 @@ import torch
 from small import create, small_config
 from torch import Tensor
 
-from lengthgen.config.compose import choices
+from lengthgen.config.conf import choices
 from lengthgen.training.optim import optimizers_of, set_rates
 
 SYMBOLS, IN_USE, LENGTH, BATCH, STEPS = 16, 3, 16, 32, 30

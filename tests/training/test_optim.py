@@ -3,8 +3,8 @@
 import pytest
 from small import VOCAB, create, small_config, some_tokens
 
-from lengthgen.config import compose
-from lengthgen.config.compose import choices
+from lengthgen.config import conf
+from lengthgen.config.conf import choices
 from lengthgen.training.optim import lr_at, optimizers_of, set_rates
 
 
@@ -15,7 +15,7 @@ def test_parameters_have_one_group_and_network_matrices_alone_decay(scheme: str)
     set_rates(optimizer := optimizers_of(model, config.train)[0], 0, config)
     groups, ratio = (
         optimizer.param_groups,
-        compose.load_choice("scheme", scheme).get("lr_ratio", 1.0),
+        conf.load_choice("scheme", scheme).get("lr_ratio", 1.0),
     )
     group_of = {id(p): group for group in groups for p in group["params"]}
     assert len(group_of) == sum(len(group["params"]) for group in groups)

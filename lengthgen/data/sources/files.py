@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from lengthgen.config import compose
+from lengthgen.config.overrides import shell_words
 from lengthgen.config.schema import Word
 from lengthgen.data.formats import COLUMNAR, PER_FILE, PER_ROW, READABLE, parts_of, suffix_of, texts
 from lengthgen.data.sources import Document, Source, name_hash
@@ -108,7 +108,7 @@ class Files(Source):
             alone = {"corpus.path": self.validation_path or f"{self.path}/validation"}
             raise UserError(
                 f"corpus.path: all files of {self.path} are of validation; add files to train on, "
-                f"or give {shortened(compose.shell_words(alone))} alone to split them"
+                f"or give {shortened(shell_words(alone))} alone to split them"
             )
         if validation:
             yield from self._documents(validation if held_out else train)
@@ -173,7 +173,7 @@ def _refuse_other_splits(given: str) -> None:
         globs = (f"{top}/*{word[0]}*" for word in (train, held))
         raise UserError(
             f"corpus.path: {given} has {shortened(', '.join(train + held))}, which would be mixed; "
-            f"give {compose.shell_words(dict(zip(keys, globs, strict=True)))}, or a list of files"
+            f"give {shell_words(dict(zip(keys, globs, strict=True)))}, or a list of files"
         )
 
 
@@ -255,7 +255,7 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
             globs = [f"{begin}{which}{end}" for which in sorted([one, *others])]
             raise UserError(
                 f"{key}: {' and '.join(globs)} are of several writes, of which the earlier would "
-                f"be read too; remove one, or give {compose.shell_words({key: globs[-1]})}"
+                f"be read too; remove one, or give {shell_words({key: globs[-1]})}"
             )
     return kept
 

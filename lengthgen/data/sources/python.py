@@ -11,7 +11,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
 
-from lengthgen.config.compose import conf_dir, user_cache
+from lengthgen.config.conf import conf_dir
+from lengthgen.config.user import user_cache
 from lengthgen.data.sources import Document, Source, name_hash
 from lengthgen.errors import UserError
 from lengthgen.files import sha256_of
