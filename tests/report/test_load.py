@@ -160,7 +160,7 @@ def unreadable(path: Path) -> None:
         (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),
         (
             lambda path: rewrite(path, lambda row: row.update(length="x")),
-            "jsonl:2: damaged row, length",
+            "its files are damaged (ValueError: ",
         ),
         (
             lambda path: rewrite(path, lambda row: row.update(protocol="later")),
@@ -170,7 +170,7 @@ def unreadable(path: Path) -> None:
         (lambda path: (path / "config.yaml").write_text(BOMB), "config.yaml: cannot be read"),
         (
             lambda path: rewrite(path, lambda row: row.pop("train_length")),
-            "train_length: Field required",
+            "its files are damaged (IntCastingNaNError: ",
         ),
     ],
 )
