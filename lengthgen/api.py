@@ -15,6 +15,7 @@ from lengthgen.config.user import root_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation import callables
 from lengthgen.evaluation.callables import Logits
+from lengthgen.evaluation.evaluator import measured_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import report as pages
 from lengthgen.report import statistics
@@ -236,7 +237,7 @@ def measure(
     with Progress(is_main=True) as show:
         given_model = callables.Given(logits, config, vocab_size=corpus.vocab_size)
         scored = asked.opened_on(corpus).scored(given_model, ranks=ALONE, show=show)
-        rows = of_model(callables.rows_of_callable(scored), config)
+        rows = of_model(measured_rows(scored), config)
     if report is not None:
         pages.write_pages(rows, pages.sections(rows), Path(report))
     return statistics.curves(statistics.findings(rows))

@@ -17,9 +17,6 @@ from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.token_cache import id_type
 from lengthgen.data.tokenizer import token_bytes
 from lengthgen.errors import UserError
-from lengthgen.evaluation.evaluator import EvalRow, measured_rows
-from lengthgen.evaluation.plan import messages
-from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.files import hash_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.schemes import Scheme
@@ -92,10 +89,3 @@ def corpus_of(
         tokenizer_path=Path(),
         meta={},
     )
-
-
-def rows_of_callable(evaluation: Evaluation) -> list[EvalRow]:
-    """Returns the rows of all cells of an evaluation."""
-    for message in messages(evaluation.config, evaluation.plan):
-        evaluation.show.say(message)
-    return measured_rows(evaluation)

@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -57,7 +57,7 @@ def evaluate(
     run_dir, run = evaluation.run_dir, evaluation.config.run_id
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise Refused(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
-    steps = ranks.agreed(partial(_kept_steps, evaluation, run_dir, kept))
+    steps = ranks.agreed(partial(_kept_steps, evaluation, kept))
     model = evaluation.model
     said = plan.messages(evaluation.config, evaluation.plan)
     rows = _completed(evaluation, run_dir / "eval.jsonl", said)
@@ -73,9 +73,9 @@ def evaluate(
     return rows
 
 
-def _kept_steps(evaluation: Evaluation, run_dir: Path, kept: Kept) -> list[int]:
+def _kept_steps(evaluation: Evaluation, kept: Kept) -> list[int]:
     """Returns the steps of the kept checkpoints before this one of about these tokens."""
-    each = evaluation.config.train.batch_tokens
+    run_dir, each = evaluation.run_dir, evaluation.config.train.batch_tokens
     last, found = evaluation.tokens_seen // each, status.checkpoint_folders(run_dir, "kept")
     steps = [step for step in map(status.step_of, found) if step < last]
     if kept and not steps:
@@ -109,7 +109,7 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
 
     def lacking() -> Todo:
         rows = ranks.agreed(lambda: stored() if ranks.is_main else {})
-        is_whole = {c: _is_complete(c, own, evaluation.config) for c, own in rows.items()}
+        is_whole = {cell: _is_complete(cell, rows[cell], config) for cell in rows}
         mine = [None if is_whole[c] else documents_of(rows[c]) for c in rows]
         done = zip(facts, ranks.gather(mine)[0], strict=True)
         return {cell: found for cell, found in done if found is not None}
@@ -123,29 +123,17 @@ def _completed(evaluation: Evaluation, file: Path, messages: Sequence[str]) -> l
             todo = lacking()  # another process may have written some meanwhile
             for measured in _measured(evaluation, todo):
                 if ranks.is_main:
-                    rows = _named(measured, facts, evaluation)
-                    append_rows(file, rows)
+                    append_rows(file, measured)
             ranks.barrier()
-    return [{**row, "run": config.run_id} for rows in stored().values() for row in rows]
+    return [*itertools.chain.from_iterable(stored().values())]
 
 
 def measured_rows(evaluation: Evaluation) -> list[EvalRow]:
     """Returns the rows of all cells of an evaluation; nothing is read or written."""
-    todo: Todo = {cell: set() for cell in evaluation.cells}
-    facts = {cell: cell_facts(cell, evaluation) for cell in todo}
-    parts = _measured(evaluation, todo)
-    return [row for measured in parts for row in _named(measured, facts, evaluation)]
-
-
-def _named(
-    measured: Mapping[Cell, Sequence[EvalRow]], facts: Mapping[Cell, EvalRow], of: Evaluation
-) -> list[EvalRow]:
-    """Returns rows with the facts of their cells, and the settings that they are measured with."""
-    return [
-        facts[cell] | {"settings": cell.protocol.settings(of.config, of.plan)} | row
-        for cell, rows in measured.items()
-        for row in rows
-    ]
+    for message in plan.messages(evaluation.config, evaluation.plan):
+        evaluation.show.say(message)
+    measured = _measured(evaluation, {cell: set() for cell in evaluation.cells})
+    return [*itertools.chain.from_iterable(measured)]
 
 
 def cell_facts(cell: Cell, evaluation: Evaluation) -> EvalRow:
@@ -228,17 +216,23 @@ class Job(NamedTuple):
         return sum(batch.cost(model) for batch in passes) * max(1, len(self.replacements))
 
 
-def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[EvalRow]]]:
+def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[list[EvalRow]]:
     """Yields the rows of the cells to do, as soon as the forward passes of some are done.
 
     All cells of a job are scored if one of them is missing, so that what else is done, or was left
     by an evaluation that was killed, changes no digit.
     """
     planned, show = evaluation.plan, evaluation.show
+
+    def whole(cell: Cell, rows: list[EvalRow]) -> list[EvalRow]:
+        about = cell_facts(cell, evaluation)
+        about["settings"] = cell.protocol.settings(evaluation.config, planned)
+        return [about | row for row in rows]
+
     jobs, without = _jobs(evaluation, todo)
     for cell, reason in without.items():
         show.say(f"{cell.title}: skipped, {reason}")
-        yield {cell: [eval_rows.skipped(reason)]}
+        yield whole(cell, [eval_rows.skipped(reason)])
     if not jobs:
         return
     costs = [job.cost(evaluation.model) for job in jobs]
@@ -260,16 +254,13 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[dict[Cell, list[Ev
                 f"{len(jobs) - n} measurements are left, of about {clock(left)}; rerun to go on"
             )
             return
-        nats, measured = _scored(job, evaluation), dict[Cell, list[EvalRow]]()
+        nats, measured = _scored(job, evaluation), list[EvalRow]()
         for cell in (cell for cell in job.cells if cell in todo):
-            spans = cell.windows(planned)
-            rows = measured[cell] = cell.protocol.rows(spans, nats, evaluation)
+            rows = cell.protocol.rows(cell.windows(planned), nats, evaluation)
             if n_diverged := sum(row["nats"] is None for row in rows):
-                values = np.concatenate([nats[span] for span in spans if span in nats])
-                found = {"NaN": np.isnan(values).any(), "infinite": np.isinf(values).any()}
-                what = " or ".join(kind for kind in found if found[kind])
                 of_all = f"{n_diverged} of {len(rows)} documents"
-                show.say(f"{cell.title}: the loss is {what} in {of_all}")
+                show.say(f"{cell.title}: the loss is not finite in {of_all}")
+            measured += whole(cell, rows)
         yield measured
     show.finish()
 
@@ -415,6 +406,6 @@ def n_replaced(span: Span, train_length: int) -> int:
 def donor(span: Span, n: int, planned: Plan) -> Span:
     """Returns the window of the n-th document before a span's in the order of endpoints, cyclic."""
     clusters = [planned.cluster(*endpoint) for endpoint in planned.segments]
-    own = clusters.index(planned.cluster(span.document, span.end))
-    document, end = planned.segments[(own - n) % len(clusters)]
+    number = clusters.index(planned.cluster(span.document, span.end))
+    document, end = planned.segments[(number - n) % len(clusters)]
     return span._replace(document=document, end=end)

@@ -126,11 +126,13 @@ def _max_context(config: Config, protocols: Sequence[Protocol], corpus: Tokenize
     if trained <= in_training and deepest <= longest:
         common = wanted.max_context if wanted.max_context <= longest else _doubled(trained, longest)
         return max(common, deepest)
-    changes: list[str] = []
+    lacks, changes = list[str](), list[str]()
     if trained > in_training:
+        lacks.append(f"training documents of up to {in_training} tokens, not {trained}")
         trained = _doubled(trained, in_training)
         changes += [f"train.length={trained}", f"train.batch_tokens={config.train.batch * trained}"]
     if deepest > longest:
+        lacks.append(f"validation documents of up to {longest} tokens, not {deepest}")
         lengths = [n for n in wanted.lengths if depth[n] <= longest]
         if not lengths:
             lengths = [_doubled(trained, longest)]
@@ -138,15 +140,9 @@ def _max_context(config: Config, protocols: Sequence[Protocol], corpus: Tokenize
                 f"eval.targets={min(wanted.targets, lengths[0], 1 + longest - lengths[0])}"
             )
         changes.append(f"eval.lengths=[{','.join(map(str, lengths))}]")
-    documents = f"validation documents of up to {longest} tokens"
-    sizes, again = f"{deepest} in evaluation", "import with longer documents or"
-    if not config.is_imported:
-        documents = f"training documents of up to {in_training} tokens, {documents}"
-        sizes, again = f"{config.train.length} in training and {sizes}", "train"
+    key, again = changes[-1].partition("=")[0], "import" if config.is_imported else "train"
     raise UserError(
-        f"{changes[-1].partition('=')[0]}: corpus {corpus.name} has {documents}; windows of "
-        f"{sizes} do not fit; try "
-        + " ".join(changes)
+        f"{key}: corpus {corpus.name} has {' and '.join(lacks)}; try {' '.join(changes)}"
         + ("" if corpus.packed else f", or {again} with corpus.packed=true")
     )
 

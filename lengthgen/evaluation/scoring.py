@@ -98,15 +98,36 @@ def score(
     world size, and each process takes every n-th of them.
     """
     host_of = hosts(model, wanted, predicts=protocol.predicts)
-    every = passes(host_of)
-    mine: dict[Span, Scored] = {}
-    for batch in every[ranks.rank :: ranks.world_size]:
+    device = model.embedding.weight.device
+
+    def score_pass(batch: Pass) -> Sequence[Scored]:
+        """Scores the last n_last targets, or those that remain of them in the protocol's batch."""
         inputs, targets = zip(*(window_of(host, corpus) for host in batch.hosts), strict=True)
         if replace is not None:
             inputs = [replace(*window) for window in zip(inputs, batch.hosts, strict=True)]
         windows = Windows(np.stack(inputs), np.stack(targets))
-        nats = _score_pass(model, batch, windows, corpus, protocol, precision=precision, seed=seed)
-        mine |= dict(zip(batch.hosts, nats, strict=True))
+        changed = protocol.batch(batch.hosts, windows, vocab_size=corpus.vocab_size)
+        n_scored = int((changed.targets_BT != IGNORED).any(axis=0).sum())
+        n_last = batch.n_last if changed is windows else n_scored
+        last_BT = changed.targets_BT[:, -n_last:]
+        generator = generator_of("evaluation", seed)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            starts = model.answer_starts(torch.from_numpy(changed.targets_BT))
+            inputs_BT = torch.from_numpy(changed.inputs_BT).to(device)
+            x_BTD = model(inputs_BT, n_last=n_last, generator=generator, **starts)
+            nats_BT = model.token_nll(x_BTD, torch.from_numpy(last_BT.copy()).to(device))
+            scored = nats_BT.cpu().double().numpy()
+            if protocol.predicts:
+                predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
+                scored = np.stack([scored, predicted], axis=-1)
+        if changed is windows:
+            return list(scored)
+        kept_BT = (last_BT != IGNORED) & (last_BT < corpus.vocab_size)
+        return [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
+
+    mine: dict[Span, Scored] = {}
+    for batch in passes(host_of)[ranks.rank :: ranks.world_size]:
+        mine |= dict(zip(batch.hosts, score_pass(batch), strict=True))
         advance(batch.cost(model) * ranks.world_size)
     nats_of = {host: nats for part in ranks.gather(mine) for host, nats in part.items()}
 
@@ -118,40 +139,6 @@ def score(
         return nats[max(0, last - span.scored) : last]
 
     return {span: scored(span) for span in wanted}
-
-
-def _score_pass(
-    model: Transformer,
-    batch: Pass,
-    windows: Windows,
-    corpus: TokenizedCorpus,
-    protocol: Protocol,
-    *,
-    precision: str,
-    seed: int,
-) -> Sequence[Scored]:
-    """Returns the nats of the last n_last targets of each window, or of those that remain of them
-    in the protocol's own batch.
-    """
-    changed = protocol.batch(batch.hosts, windows, vocab_size=corpus.vocab_size)
-    n_scored = int((changed.targets_BT != IGNORED).any(axis=0).sum())
-    n_last = batch.n_last if changed is windows else n_scored
-    device = model.embedding.weight.device
-    inputs = torch.from_numpy(changed.inputs_BT).to(device)
-    last_targets_BT = changed.targets_BT[:, -n_last:]
-    targets = torch.from_numpy(last_targets_BT.copy()).to(device)
-    generator = generator_of("evaluation", seed)
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        starts = model.answer_starts(torch.from_numpy(changed.targets_BT))
-        x_BTD = model(inputs, n_last=n_last, generator=generator, **starts)
-        scored = model.token_nll(x_BTD, targets).cpu().double().numpy()
-        if protocol.predicts:
-            predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
-            scored = np.stack([scored, predicted], axis=-1)
-    if changed is windows:
-        return list(scored)
-    kept_BT = (last_targets_BT != IGNORED) & (last_targets_BT < corpus.vocab_size)
-    return [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
 
 
 def _prefixes(span: Span) -> list[Span]:

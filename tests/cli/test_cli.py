@@ -119,7 +119,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(shell: Shell, words: str, said: s
     ("words", "said"),
     [
         ("--lengths abc", "eval.lengths.0: 'abc' should be a valid integer"),
-        ("--lengths 99999", "99999 in evaluation do not fit"),
+        ("--lengths 99999", "tokens, not 99999; try "),
         ("--protocols sliding", "eval.protocols: no protocol 'sliding'; did you mean sliding-256?"),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),
     ],
