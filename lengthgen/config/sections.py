@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from lengthgen.errors import UserError, first_line, shortened, suggestion
 
 T = TypeVar("T")
+_adapter: Any = cache(TypeAdapter)  # each takes a millisecond
 
 
 class Section(BaseModel):
@@ -118,7 +119,7 @@ def validate(
     another type or outside the bounds of its type. Strict: text is no number.
     """
     try:
-        return TypeAdapter(kind).validate_python(plain, strict=strict)
+        return _adapter(kind).validate_python(plain, strict=strict)
     except ValidationError as error:
         known = {*flatten(plain), *_keys_of(kind)}
         raise UserError(

@@ -168,8 +168,8 @@ def _read(folder: Path, *, run: str, files: Sequence[str], remedy: str) -> Check
     except OSError as error:  # for a moment perhaps: nothing is to be removed
         raise Unreadable(Path(error.filename or folder), error) from None
     with reading(folder), safe_open(folder / WEIGHTS, framework="pt") as file:
-        own = json.loads(file.metadata()["lengthgen"])
-        of_run, of_step = own["run"], own["step"]
+        about = json.loads(file.metadata()["lengthgen"])
+        of_run, of_step = about["run"], about["step"]
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     step = status.step_of(folder)
     if of_run != run:

@@ -8,13 +8,11 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from functools import cache
 from io import IOBase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter
-
+from lengthgen.config.sections import validate
 from lengthgen.errors import Diverged, Stopped, UserError, first_line, out_of_memory
 from lengthgen.files import at_once, names_in, open_regular, read_rows, sync, write_rows
 from lengthgen.runs.signals import SCHEDULER, handled
@@ -105,8 +103,8 @@ def record_status(run_dir: Path, *, run: str, evaluation_id: str) -> Generator[N
 
 def write_status(run_dir: Path, status: Status, *, run: str) -> None:
     """Writes status.json of the run with this id, as of this process."""
-    own = {"run": run, **status._asdict(), "host": platform.node(), "pid": os.getpid()}
-    write_rows(run_dir / "status.json", [own])
+    row = {"run": run, **status._asdict(), "host": platform.node(), "pid": os.getpid()}
+    write_rows(run_dir / "status.json", [row])
 
 
 def read_status(run_dir: Path, *, run: str) -> Status:
@@ -124,16 +122,11 @@ def read_status(run_dir: Path, *, run: str) -> Status:
     return status
 
 
-@cache
-def _adapter() -> TypeAdapter[Status]:
-    return TypeAdapter(Status)
-
-
 def _read(run_dir: Path, *, run: str) -> Status | None:
-    with suppress(UserError, ValueError):
+    with suppress(UserError):
         row = read_of_run(run_dir / "status.json", run=run)
-        own = {key: row[key] for key in row.keys() & {*Status._fields}}
-        return _adapter().validate_python(own, strict=True)
+        known = {key: row[key] for key in row.keys() & {*Status._fields}}
+        return validate(Status, known, strict=True)
     return None
 
 
