@@ -12,7 +12,7 @@ import torch
 from lengthgen.data.windows import Ints, Span
 from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.evaluation.scored_text import Nats
-from lengthgen.evaluation.scoring import BATCH_TOKENS, MIN_LAST, Pass
+from lengthgen.evaluation.scoring import MIN_LAST, passes
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import LOGIT_BYTES
 
@@ -37,20 +37,13 @@ def read_answers(
 
     A forward pass reads texts of one length; `advance` receives the cost of each.
     """
-    batches: list[list[int]] = []
-    for i in sorted(range(len(texts)), key=lambda i: len(texts[i].tokens_T)):
-        n = len(texts[i].tokens_T)
-        last = batches[-1] if batches else []
-        if last and len(texts[last[0]].tokens_T) == n and len(last) < BATCH_TOKENS // n:
-            last.append(i)
-        else:
-            batches.append([i])
     ranks, mine = evaluation.ranks, dict[int, Answer]()
-    for batch in batches[ranks.rank :: ranks.world_size]:
-        mine |= dict(zip(batch, _answers([texts[i] for i in batch], evaluation), strict=True))
-        n = len(texts[batch[0]].tokens_T)
-        cost = Pass((Span(0, n, n, 1),) * len(batch), 1).cost(evaluation.model)
-        advance(cost * ranks.world_size)
+    lengths = enumerate(len(text.tokens_T) for text in texts)
+    spans = [Span(i, n, n, 1) for i, n in lengths]  # the texts are the documents
+    for batch in passes({span: span for span in spans})[ranks.rank :: ranks.world_size]:
+        chosen = [span.document for span in batch.hosts]
+        mine |= dict(zip(chosen, _answers([texts[i] for i in chosen], evaluation), strict=True))
+        advance(batch.cost(evaluation.model) * ranks.world_size)
     every = {i: answer for part in ranks.gather(mine) for i, answer in part.items()}
     return [every[i] for i in range(len(texts))]
 
