@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,7 @@ PRESET = "wandb/lineseries/v0"
 FIELDS = {"step": "length", "lineKey": "series", "lineVal": "loss"}
 TITLES = {"title": "Loss by context length", "xname": "context length in tokens"}
 ORIGIN = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerprint"]
-Points = dict[int, dict[str, Any]]  # numbers and verdict by length
+Points = dict[int, dict[str, Any]]  # numbers and verdicts by length, or by tokens
 
 
 def show_results(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> None:
@@ -221,17 +221,16 @@ class Tracker:
         usual: dict[str, Any] = {"project": "lengthgen", "entity": None, "name": name}
         usual |= {"group": self._config.recipe, "tags": [*_kinds(self._config).values()]}
         usual |= {"job_type": "train", "dir": self._run_dir}
-        chosen: dict[str, Any] = {}
-        for key, value in usual.items():
+        for key in usual:
             variable = "WANDB_RUN_GROUP" if key == "group" else f"WANDB_{key.upper()}"
-            own = getattr(self._config.runtime, f"wandb_{key}", None)
-            if own or not os.environ.get(variable):
-                chosen[key] = own or value
+            if os.environ.get(variable):
+                usual[key] = None  # which is the variable's
+            usual[key] = getattr(self._config.runtime, f"wandb_{key}", None) or usual[key]
         about = directory.read_provenance(self._run_dir, run=self._config.run_id)
         config = to_plain(self._config) | {key: about.get(key) for key in ORIGIN}
         config |= {"recipe": self._config.recipe, "kind": _kinds(self._config)}
-        own_id = _id_of(self._run_dir, self._config) + self._suffix
-        return wandb.init(mode=mode, id=own_id, resume="allow", config=config, **chosen)
+        run_id = _id_of(self._run_dir, self._config) + self._suffix
+        return wandb.init(mode=mode, id=run_id, resume="allow", config=config, **usual)
 
     def row(self, row: Row) -> None:
         """Shows a row of train.jsonl, unless the W&B run has it."""
@@ -246,45 +245,39 @@ class Tracker:
         Nothing of what the summary has already.
         """
         with self._attempt():
-            if self._run is not None and (self._run_dir / "eval.jsonl").exists():
-                self._log_results(self._run)
+            run = self._run
+            if run is None or not (self._run_dir / "eval.jsonl").exists():
+                return
+            import wandb
 
-    def _log_results(self, run: "wandb.Run") -> None:
-        import wandb
+            from lengthgen.report import report
 
-        from lengthgen.report import report
-
-        rows, sections, name, table, points = _evaluated(self._run_dir, say=self._say)
-        by_tokens = _by_tokens(rows)
-        values = {f"eval/{k}@{n}": x for n, point in points.items() for k, x in point.items()}
-        values["eval/tables"] = hash_of(table.to_csv(), 8)
-        values["kept/rows"] = hash_of(repr(by_tokens), 8)
-        known: dict[str, Any] = dict(run.summary)
-        if all(known.get(key) == values[key] for key in ("eval/tables", "kept/rows")):
-            return
-        for length, point in points.items():
-            if all(known.get(f"eval/{k}@{length}") == x for k, x in point.items()):
-                continue
-            row = {f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}
-            for key in row:  # by name, since the glob eval/* would add the axis to the row
-                run.define_metric(key, step_metric="eval/T_valid")
-            run.log({"eval/T_valid": length, **row})
-        if known.get("kept/rows") == values["kept/rows"]:
-            by_tokens = {}
-        for tokens, point in by_tokens.items():
-            for key in point:
-                run.define_metric(key, step_metric="kept/tokens")
-            run.log({"kept/tokens": tokens, **point})
-        shown = wandb.Table(dataframe=table)  # W&B joins those of many runs
-        is_curve = name == "curves"
-        run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
-        with TemporaryDirectory() as folder:
-            page, *_ = report.write_pages(rows, sections, Path(folder))
-            run.log_artifact(page, name=f"report-{run.id}", type="report")
-        if self._config.runtime.wandb_checkpoint:
-            weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
-            run.log_artifact(weights, name=f"model-{run.id}", type="model")
-        run.summary.update(values)
+            rows, sections, name, table, curve, by_tokens = _evaluated(self._run_dir, say=self._say)
+            values = {f"{k}@{n}": x for n, point in curve.items() for k, x in point.items()}
+            values["eval/tables"] = hash_of(table.to_csv(), 8)
+            values["kept/rows"] = hash_of(repr(by_tokens), 8)
+            known: dict[str, Any] = {key: run.summary.get(key) for key in values}
+            if all(known[key] == values[key] for key in ("eval/tables", "kept/rows")):
+                return
+            for n in [n for n in curve if all(known[f"{k}@{n}"] == x for k, x in curve[n].items())]:
+                del curve[n]
+            if known["kept/rows"] == values["kept/rows"]:
+                by_tokens = {}
+            for axis, points in (("eval/T_valid", curve), ("kept/tokens", by_tokens)):
+                for at, point in points.items():
+                    for key in (numbers := _numbers(point)):  # eval/* would add the axis to the row
+                        run.define_metric(key, step_metric=axis)
+                    run.log({axis: at, **numbers})
+            shown = wandb.Table(dataframe=table)  # W&B joins those of many runs
+            is_curve = name == "curves"
+            run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
+            with TemporaryDirectory() as folder:
+                page, *_ = report.write_pages(rows, sections, Path(folder))
+                run.log_artifact(page, name=f"report-{run.id}", type="report")
+            if self._config.runtime.wandb_checkpoint:
+                weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
+                run.log_artifact(weights, name=f"model-{run.id}", type="model")
+            run.summary.update(values)
 
 
 class TensorBoard:
@@ -316,19 +309,17 @@ class TensorBoard:
 
     def row(self, row: Row) -> None:
         """Shows a row of train.jsonl."""
-        self._add(_numbers(row), row["train/step"])
+        self._add(row, row["train/step"])
 
     def results(self) -> None:
         """Shows what is evaluated, by length or, of kept checkpoints, by tokens as the step."""
-        rows, *_, points = _evaluated(self._run_dir, say=len)
-        for length, point in points.items():
-            self._add({f"eval/{k}": x for k, x in point.items() if not isinstance(x, str)}, length)
-        for tokens, point in _by_tokens(rows).items():
-            self._add(point, tokens)
+        *_, curve, by_tokens = _evaluated(self._run_dir, say=len)
+        for step, point in (*curve.items(), *by_tokens.items()):
+            self._add(point, step)
 
-    def _add(self, numbers: Mapping[str, float], step: int) -> None:
+    def _add(self, row: Row, step: int) -> None:
         with writing(self._folder):
-            for key, value in numbers.items():
+            for key, value in _numbers(row).items():
                 self._writer.add_scalar(key, value, step)
 
 
@@ -381,7 +372,7 @@ def _refuse_settings_of(run_dirs: Sequence[Path]) -> None:
 def _id_of(run_dir: Path, config: Config) -> str:
     """Returns the id of a run in W&B: its own and that of its training."""
     about = directory.read_provenance(run_dir, run=config.run_id)
-    return f"{config.run_id}-{own}" if (own := about.get("training")) else config.run_id
+    return "-".join(filter(None, (config.run_id, about.get("training"))))
 
 
 def _kinds(config: Config) -> dict[str, str]:
@@ -390,13 +381,18 @@ def _kinds(config: Config) -> dict[str, str]:
     return {"scheme": config.scheme.name, "size": config.model.label, "budget": budget}
 
 
-def _numbers(row: Row) -> dict[str, Any]:
-    """Returns what is shown of a row of train.jsonl."""
-    return {key: value for key, value in row.items() if key.startswith(("train/", "val/"))}
+def _numbers(row: Row) -> dict[str, float]:
+    """Returns the numbers of train.jsonl, or of a point: those with a slash in their names."""
+    return {key: x for key, x in row.items() if "/" in key and not isinstance(x, str)}
 
 
-def _evaluated(run_dir: Path, *, say: Callable[[str], Any]) -> tuple[Any, Any, str, Any, Points]:
-    """Returns rows and sections of a run's report, its table for W&B, its numbers by length."""
+def _evaluated(
+    run_dir: Path, *, say: Callable[[str], Any]
+) -> tuple[Any, Any, str, Any, Points, Points]:
+    """Returns rows and sections of a run's report, its table for W&B, and its numbers.
+
+    They are by length and, of a run with several checkpoints, by training tokens.
+    """
     from lengthgen.report import report, statistics
     from lengthgen.report.load import load_rows
 
@@ -406,27 +402,24 @@ def _evaluated(run_dir: Path, *, say: Callable[[str], Any]) -> tuple[Any, Any, s
     if len(text):
         findings = statistics.findings(text)
         curves: Any = statistics.curves(findings)
-        return rows, sections, "curves", curves[TABLE], _perplexities(findings)
+        curve = _by_length(curves, findings)
+        return rows, sections, "curves", curves[TABLE], curve, _by_tokens(rows)
     table: Any = next(section.data["tasks"] for section in sections if "tasks" in section.data)
-    own = table[table["series"] == table["series"].iloc[0]].set_index("length")
+    first = table[table["series"] == table["series"].iloc[0]].set_index("length")
     names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
-    return rows, sections, "tasks", table, own[[*names]].rename(columns=names).to_dict("index")
+    first = first[[*names]].rename(columns=names).add_prefix("eval/")
+    return rows, sections, "tasks", table, first.to_dict("index"), _by_tokens(rows)
 
 
-def _perplexities(findings: Any) -> Points:
+def _by_length(curves: Any, findings: Any) -> Points:
     """Returns what the run shows as trained, under its first protocol, by length."""
-    own = findings[findings["variant"].isna() & findings["quantity"].isin(["gain", "loss"])]
-    points: Points = {}
-    for row in own[own["protocol"] == own["protocol"].iloc[0]].to_dict("records"):
-        point, loss = points.setdefault(int(row["length"]), {}), float(row["value"])
-        if row["quantity"] == "gain":
-            point |= {"context_gain": loss, "verdict": str(row["word"])}
-        elif math.isfinite(loss):
-            bounds = {"ppl": loss, "ppl_low": row["low"], "ppl_high": row["high"]}
-            bounds = {key: math.exp(x) for key, x in bounds.items() if math.isfinite(x)}
-            point |= {"loss": loss, **bounds}
-            if math.isfinite(bits := row["bits"]):
-                point["bits_per_byte"] = bits
+    plain = curves[curves["variant"].isna() & (curves["protocol"] == curves["protocol"].iloc[0])]
+    names = ["ppl", "ppl_low", "ppl_high", "loss", "bits_per_byte"]
+    rows = plain.set_index("length")[names].add_prefix("eval/").to_dict("index")
+    points = {n: {k: x for k, x in row.items() if math.isfinite(x)} for n, row in rows.items()}
+    gains = findings[findings["variant"].isna() & (findings["quantity"] == "gain")]
+    for n, gain, verdict in zip(gains["length"], gains["value"], gains["word"], strict=True):
+        points[int(n)] |= {"eval/context_gain": gain, "eval/verdict": verdict}
     return points
 
 
