@@ -27,7 +27,7 @@ from lengthgen.evaluation.scored_text import Nats, Plan, Scored
 from lengthgen.experiment import of_run
 from lengthgen.files import read_bytes
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import checkpoints, directory
+from lengthgen.runs import directory
 
 ALPHA = 2.0  # nats that the full context saves at least
 BETA = 2.0  # nats that the loss in it is below
@@ -74,19 +74,17 @@ def _evaluator(evaluation: Evaluation) -> Transformer:
     config, name = evaluation.config, evaluation.config.eval.evaluator
     if name is None:
         return evaluation.model
-    run_dir = directory.find(name, config.runtime.root)
-    other = of_run(run_dir)
-    corpus = directory.load_corpus(other.config, other.source, run_dir, say=evaluation.show.say)
-    own = evaluation.plan.corpus.tokenizer_path
-    if read_bytes(corpus.tokenizer_path) != read_bytes(own):
+    run_dir, show = directory.find(name, config.runtime.root), evaluation.show
+    other = of_run(run_dir).with_eval(lengths=[1], targets=1, deduplicate=False)
+    opened = other.opened(run_dir, say=show.say).trained(ranks=evaluation.ranks, show=show)
+    corpora = evaluation.plan.corpus, opened.plan.corpus
+    if len({read_bytes(corpus.tokenizer_path) for corpus in corpora}) > 1:
         raise UserError(
             f"eval.evaluator={name}: it has another tokenizer; give a run that shares it"
         )
-    model = other.build(vocab_size=corpus.vocab_size)
-    model.load_state_dict(checkpoints.final(other.config, run_dir).weights)
-    if reason := model.scheme.unsupported_reason(evaluation.plan.train_length):
+    if reason := opened.model.scheme.unsupported_reason(evaluation.plan.train_length):
         raise UserError(f"eval.evaluator={name}: {reason}; give a run of T or more")
-    return model.to(evaluation.model.embedding.weight.device).eval()
+    return opened.model
 
 
 def _score(
@@ -123,8 +121,8 @@ class KeyTokens(Protocol):
         keys = chosen(evaluation)
         nats = _score(evaluation.model, spans, evaluation, self, advance)
         return {
-            span: np.stack([own, [target in keys for target in targets(span)]], axis=-1)
-            for span, own in nats.items()
+            span: np.stack([nats_of, [target in keys for target in targets(span)]], axis=-1)
+            for span, nats_of in nats.items()
         }
 
     def rows(

@@ -368,12 +368,11 @@ _ALL = (
         in_stream=True,
     ),
     _last_of_blocks("dape", 256, source="DAPE, arXiv 2405.14722"),
-    Protocol(
+    replace(
+        _sliding_by(256),
         name="yarn",
         summary="stride 256 inside documents, mean over windows instead of tokens",
         source="YaRN, arXiv 2309.00071",
-        place=partial(_sliding, stride=256),
-        reads=("sliding_documents",),
         mean="windows",
     ),
     _last_of_blocks("nope_f", 200, source="NoPE appendix F, arXiv 2305.19466"),

@@ -52,30 +52,21 @@ class Checkpoint(NamedTuple):
 
 
 def save(
-    run_dir: Path, *, run: str, step: int, weights: Mapping[str, Tensor], trainer: dict[str, Any]
-) -> None:
-    """Writes the checkpoint of a step, and drops all but MOST_KEPT."""
-    _write(run_dir / "checkpoints", run, step, weights, trainer)
-    for superseded in status.checkpoint_folders(run_dir)[:-MOST_KEPT]:
-        shutil.rmtree(superseded, ignore_errors=True)
-
-
-def keep(run_dir: Path, *, run: str, step: int, weights: Mapping[str, Tensor]) -> None:
-    """Writes the weights of a step, which stay."""
-    _write(run_dir / "kept", run, step, weights, None)
-
-
-def _write(
-    folder: Path,
+    run_dir: Path,
+    *,
     run: str,
     step: int,
     weights: Mapping[str, Tensor],
-    trainer: dict[str, Any] | None,
+    trainer: dict[str, Any] | None = None,
 ) -> None:
-    """Writes folder/step-N in one step. Raises UserError for a full disk."""
+    """Writes the checkpoint of a step in one step, and drops all but MOST_KEPT.
+
+    Without the state of the trainer, those of kept/, which stay. Raises UserError for a full disk.
+    """
+    folder = run_dir / ("kept" if trainer is None else "checkpoints")
     final, files = folder / f"step-{step:08d}", (WEIGHTS,) if trainer is None else FILES
     with new_folder(final, aside=folder / ".tmp") as aside:
-        sync(folder.parent)
+        sync(run_dir)
         if trainer is not None:
             with _as_os_error(), (aside / TRAINER).open("wb") as file:
                 torch.save(trainer, file)
@@ -86,6 +77,8 @@ def _write(
         sums = {name: sha256_of(aside / name) for name in files}
         (aside / "sha256.json").write_text(json.dumps(sums), encoding="utf-8")
         shutil.rmtree(final, ignore_errors=True)
+    for superseded in status.checkpoint_folders(run_dir)[:-MOST_KEPT]:
+        shutil.rmtree(superseded, ignore_errors=True)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], metadata: dict[str, str]) -> None:

@@ -113,21 +113,17 @@ def read_status(run_dir: Path, *, run: str) -> Status:
     A run whose status.json says running although no process holds it was killed. Where the file is
     missing, damaged or of another run, DONE and the lock decide.
     """
-    status = _read(run_dir, run=run) or Status("done" if (run_dir / "DONE").exists() else "stopped")
+    status = Status("done" if (run_dir / "DONE").exists() else "stopped")
+    with suppress(UserError):
+        row = read_of_run(run_dir / "status.json", run=run)
+        known = {key: row[key] for key in row.keys() & {*Status._fields}}
+        status = validate(Status, known, strict=True)
     if is_running(run_dir):
         return status._replace(state="running", reason=None, evaluated=None)
     if status.state == "running":
         reason = f"process {status.pid} on {status.host} ended without a report"
         return status._replace(state="killed", reason=reason)
     return status
-
-
-def _read(run_dir: Path, *, run: str) -> Status | None:
-    with suppress(UserError):
-        row = read_of_run(run_dir / "status.json", run=run)
-        known = {key: row[key] for key in row.keys() & {*Status._fields}}
-        return validate(Status, known, strict=True)
-    return None
 
 
 def written_ns(run_dir: Path) -> int:

@@ -110,7 +110,7 @@ def train(
             show.advance(train.batch_tokens)
             if keeps and ranks.is_main:  # first: a run that resumes after this step has them
                 run, weights = config.run_id, model.state_dict()
-                checkpoints.keep(config.run_dir, run=run, step=state.step, weights=weights)
+                checkpoints.save(config.run_dir, run=run, step=state.step, weights=weights)
             if saves:
                 _save(state, ranks)
         show.finish()

@@ -44,7 +44,7 @@ def test_the_two_newest_are_kept_and_the_umask_decides_who_may_read_them(tmp_pat
 
 def test_kept_weights_stay_and_nothing_resumes_from_them(tmp_path: Path) -> None:
     weights = {"embedding.weight": torch.ones(99, 99)}
-    keep = partial(checkpoints.keep, tmp_path, run=RUN, weights=weights)
+    keep = partial(checkpoints.save, tmp_path, run=RUN, weights=weights)
     before = os.umask(0o027)
     try:
         keep(step=7)
