@@ -68,10 +68,10 @@ def reach(tests: Mapping[int, Test]) -> Reach | None:
 def hits(rows: pd.DataFrame, places: Sequence[int], *, of: str = "hits") -> Sums:
     """Returns the sums of hits over these places of the rows' lists, and how often they counted."""
 
-    def at_places(own: pd.DataFrame, name: str) -> "pd.Series[float]":
-        return pd.Series([sum(x[i] for i in places) for x in own[name]], own.index, dtype=float)
+    def at_places(part: pd.DataFrame, name: str) -> "pd.Series[float]":
+        return pd.Series([sum(x[i] for i in places) for x in part[name]], part.index, dtype=float)
 
-    return Sums(rows, lambda own: (at_places(own, of), at_places(own, "tries")))
+    return Sums(rows, lambda part: (at_places(part, of), at_places(part, "tries")))
 
 
 def own_rows(rows: pd.DataFrame, protocol: str) -> pd.DataFrame:
@@ -125,11 +125,11 @@ def kept_share(rows: pd.DataFrame) -> float:
 
 def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:
     """Returns the effective length of a series in a form of retrieval."""
-    own = own_rows(rows, RETRIEVAL.name)
-    sums = hits(own, form_places(form))
+    retrieved = own_rows(rows, RETRIEVAL.name)
+    sums = hits(retrieved, form_places(form))
     if not (at := curve_points(sums, series)):
         return None
-    kept, tests = kept_share(own[own["series"] == series]), dict[int, Test]()
+    kept, tests = kept_share(retrieved[retrieved["series"] == series]), dict[int, Test]()
     if share(sums, at[0]).low <= CHANCE:  # it finds nothing
         return reach({p.length: (False, False, False) for p in at})
     for p in at:

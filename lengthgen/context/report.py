@@ -45,8 +45,8 @@ def section(rows: pd.DataFrame) -> ReportSection | None:
     texts = {*rows.loc[rows["protocol"].isin(OWN_PROTOCOLS), "fingerprint"]}
     if not texts:
         return None
-    own = rows[rows["fingerprint"].isin(texts) & (rows["protocol"] != "answers")]
-    made = [context_text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(own))]
+    of_texts = rows[rows["fingerprint"].isin(texts) & (rows["protocol"] != "answers")]
+    made = [context_text_section(s, f"-{i}" if i else "") for i, s in enumerate(select(of_texts))]
     return ReportSection(
         title=TITLE,
         drawings=lambda: {name: draw for s in made for name, draw in s.drawings().items()},
@@ -127,7 +127,7 @@ def _trained(rows: pd.DataFrame, names: list[str]) -> dict[str, int]:
 def _table(reaches: Mapping[str, Mapping[str, Reach | None]], rows: pd.DataFrame, *, about: str):
     T = _trained(rows, [*reaches])
     columns = [*next(iter(reaches.values()))]
-    shown = [c for c in columns if any(own[c] for own in reaches.values())]
+    shown = [c for c in columns if any(by_test[c] for by_test in reaches.values())]
     return Table(
         title=f"How much context is used, in tokens{about}",
         head=["scheme", "T", *shown],
@@ -135,17 +135,17 @@ def _table(reaches: Mapping[str, Mapping[str, Reach | None]], rows: pd.DataFrame
             [
                 TableCell(name),
                 TableCell(short(T[name])),
-                *(TableCell(r.text if (r := own[c]) else "-") for c in shown),
+                *(TableCell(r.text if (r := by_test[c]) else "-") for c in shown),
             ]
-            for name, own in reaches.items()
+            for name, by_test in reaches.items()
         ],
         notes=[note.format(100 * lengths.kept_share(rows)) for note in REACHES],
     )
 
 
 def _data(reaches: Mapping[str, Mapping[str, Reach | None]]) -> Iterator[dict[str, Any]]:
-    for series, own in reaches.items():
-        for test, r in own.items():
+    for series, by_test in reaches.items():
+        for test, r in by_test.items():
             if r is not None:
                 about: dict[str, Any] = {
                     "series": series,
@@ -158,12 +158,12 @@ def _data(reaches: Mapping[str, Mapping[str, Reach | None]]) -> Iterator[dict[st
 
 def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
     """Yields the perplexity of key tokens by length, their share, and the loss of the others."""
-    own = own_rows(rows, KEY_TOKENS.name)
-    if own.empty:
+    of_keys = own_rows(rows, KEY_TOKENS.name)
+    if of_keys.empty:
         return
-    sums = Sums(own, scores)
-    columns = sorted({*own["length"]})
-    by_series, lines = own.groupby("series", sort=False), list[list[TableCell]]()
+    sums = Sums(of_keys, scores)
+    columns = sorted({*of_keys["length"]})
+    by_series, lines = of_keys.groupby("series", sort=False), list[list[TableCell]]()
     for name, of in by_series:
         counts = of.groupby("length")[["n_scores", "score", "n_tokens", "nats"]].sum()
         last = counts.iloc[-1]
@@ -175,7 +175,7 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
         ]
         part = f"{last['n_scores'] / last['n_tokens']:.1%}"
         lines.append([TableCell(str(name)), TableCell(part), *cells, TableCell(f"{others:.3f}")])
-    chosen = own["config"].astype(str).iloc[0].partition('"evaluator": "')[2].partition('"')[0]
+    chosen = of_keys["config"].astype(str).iloc[0].partition('"evaluator": "')[2].partition('"')[0]
     yield Table(
         title="Perplexity of key tokens, by context length",
         head=["scheme", "share", *map(short, columns), f"loss of others at {short(columns[-1])}"],
@@ -190,13 +190,13 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
 @style.styled()
 def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
     """Draws the share of tokens copied over the distance; dotted: right behind other text."""
-    own = own_rows(rows, FORGETTING.name)
-    if own.empty:
+    copies = own_rows(rows, FORGETTING.name)
+    if copies.empty:
         return None
     points, looks = list[dict[str, Any]](), dict[str, dict[str, Any]]()
-    for name, colour in style.scheme_colours(own["series"]).items():
+    for name, colour in style.scheme_colours(copies["series"]).items():
         for place, dashes in enumerate(("-", (0, (1, 1.5)))):
-            sums, series = hits(own, [place]), f"{name}{', other text' * place}"
+            sums, series = hits(copies, [place]), f"{name}{', other text' * place}"
             looks[series] = {"color": colour, "linestyle": dashes}
             about = {"series": series, "scheme": name, "reference": bool(place)}
             for point in curve_points(sums, name):
@@ -208,17 +208,17 @@ def forgetting_figure(rows: pd.DataFrame) -> Figure | None:
         looks,
         "Forgetting curve: tokens copied; dotted: right behind other text",
         across="distance to the copied token, in tokens",
-        trained=own["train_length"].iloc[0] / 2,  # then T tokens are read
+        trained=copies["train_length"].iloc[0] / 2,  # then T tokens are read
     )
 
 
 @style.styled()
 def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
     """Draws a heat map of depth by length for each series: the mean over the forms."""
-    own = own_rows(rows, RETRIEVAL.name)
-    if own.empty:
+    retrieved = own_rows(rows, RETRIEVAL.name)
+    if retrieved.empty:
         return None
-    names, columns = [*dict.fromkeys(own["series"])], sorted({*own["length"]})
+    names, columns = [*dict.fromkeys(retrieved["series"])], sorted({*retrieved["length"]})
     n_wide = min(3, len(names))
     n_high = -(-len(names) // n_wide)
     drawn = style.new_figure(
@@ -232,7 +232,7 @@ def retrieval_figure(rows: pd.DataFrame) -> Figure | None:
     lengths, depths = [*map(short, columns)], [f"{depth:.0%}" for depth in DEPTHS]
     for axes, name in zip(grid, names, strict=False):
         shares, values = np.full((len(DEPTHS), len(columns)), np.nan), list[dict[str, Any]]()
-        for n, of in own[own["series"] == name].groupby("length"):
+        for n, of in retrieved[retrieved["series"] == name].groupby("length"):
             n_found, tries = (np.sum([*of[key]], axis=0) for key in ("hits", "tries"))
             shape = len(FORMS), len(DEPTHS)
             by_form = np.divide(n_found, tries, where=tries > 0, out=np.full(tries.shape, np.nan))

@@ -153,14 +153,14 @@ class Retrieval(Protocol):
                 np.array([query.place for query in example.queries]),
                 np.array([query.asked for query in example.queries]),
             )
-            for own in made.values()
-            for example in own
+            for asked in made.values()
+            for example in asked
         ]
         answers = iter(read_answers(texts, evaluation, advance))
         scored: dict[Span, Scored] = {}
-        for span, own in made.items():
+        for span, asked in made.items():
             lines: list[tuple[float, bool, bool]] = []
-            for example in own:
+            for example in asked:
                 answer = next(answers)
                 rows = zip(example.queries, answer.nats_PC, answer.likeliest_P, strict=True)
                 lines += [

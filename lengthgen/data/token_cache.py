@@ -236,10 +236,10 @@ class Build:
                     "blank, too many for SentencePiece; use bpe, or bytes, or divide it"
                 )
             # A blank between two words is the one that the tokenizer puts before a text.
-            own = [part[1:] if blank and n else part for _, n, part in batch]
+            words = [part[1:] if blank and n else part for _, n, part in batch]
             if self.corpus.tokenizer == "bytes":  # what the tokenizer would give, without its lists
-                return [np.frombuffer(part.encode(), dtype=np.uint8) for part in own]
-            encodings = tokenizer.encode_batch_fast(own, add_special_tokens=False)
+                return [np.frombuffer(part.encode(), dtype=np.uint8) for part in words]
+            encodings = tokenizer.encode_batch_fast(words, add_special_tokens=False)
             return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
         with ThreadPoolExecutor(1) as thread:

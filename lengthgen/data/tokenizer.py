@@ -238,5 +238,5 @@ def find_bos(tokenizer: tokenizers.Tokenizer) -> int | None:
 
 def prepended(tokenizer: tokenizers.Tokenizer) -> int | None:
     """Returns the id of the token that the tokenizer itself puts before a text, if it does."""
-    bare, own = (tokenizer.encode("a", add_special_tokens=own).ids for own in (False, True))
-    return own[0] if own[:1] != bare[:1] else None
+    bare, whole = (tokenizer.encode("a", add_special_tokens=x).ids for x in (False, True))
+    return whole[0] if whole[:1] != bare[:1] else None

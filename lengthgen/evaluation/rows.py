@@ -59,7 +59,7 @@ def per_document(
             "n_tokens": len(tokens),
             "n_bytes": int(corpus.token_bytes[tokens].sum()),
             "n_windows": len(windows),
-            "window_nats": math.fsum(math.fsum(own) / len(own) for own in nats_of),
+            "window_nats": math.fsum(math.fsum(each) / len(each) for each in nats_of),
             "unigram_nats": -math.fsum(plan.log_frequency[tokens]),
         }
         if copies:

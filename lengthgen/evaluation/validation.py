@@ -39,7 +39,7 @@ def validator(
 
     def loss(model: Transformer, spans: list[Span]) -> float:
         nats = score(model, spans, corpus, precision=train.precision, seed=config.seed, ranks=ranks)
-        return math.fsum(x for own in nats.values() for x in own) / (len(nats) * scored)
+        return math.fsum(x for of_span in nats.values() for x in of_span) / (len(nats) * scored)
 
     def validate(model: Transformer) -> dict[str, float]:
         model.eval()

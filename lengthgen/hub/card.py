@@ -51,13 +51,13 @@ def card(
 
     No text of a row becomes markup.
     """
-    config, own = experiment.config, keys["model_type"] == OWN
+    config, is_ours = experiment.config, keys["model_type"] == OWN
     plain = to_share(to_plain(config))
     del plain["scheme"]["variants"]
     of_training = ("corpus", "train") if config.train.tokens else ()  # else it was imported
     settings = {key: plain[key] for key in ("scheme", "model", *of_training)}
     tags = ["lengthgen", "causal-lm", "length-extrapolation", "positional-encoding"]
-    front_matter: dict[str, Any] = {"library_name": "lengthgen" if own else "transformers"}
+    front_matter: dict[str, Any] = {"library_name": "lengthgen" if is_ours else "transformers"}
     front_matter["tags"] = [*tags, config.scheme.name]
     if config.corpus.source == "hub":
         front_matter["datasets"] = [plain["corpus"]["repo"]]
@@ -88,7 +88,7 @@ def card(
         name=name,
         repository=repository,
         objective=experiment.objective,
-        own=own,
+        is_ours=is_ours,
         settings=yaml.safe_dump(settings, sort_keys=False),
         tables=_measured(rows),
     )
@@ -109,11 +109,11 @@ def _metrics(rows: pd.DataFrame) -> list[dict[str, Any]]:
         known = curves(findings(rows)) if len(rows) else pd.DataFrame(columns=["protocol"])
     except UserError:
         return []
-    own = known.loc[known["protocol"] == HEADLINE].to_dict("records")
+    of_tail = known.loc[known["protocol"] == HEADLINE].to_dict("records")
     return [
         {"type": "perplexity", "name": f"perplexity at {row['length']} tokens"}
         | {"value": round(float(row["ppl"]), 4)}
-        for row in own
+        for row in of_tail
         if pd.isna(row["variant"]) and math.isfinite(row["ppl"])
     ]
 

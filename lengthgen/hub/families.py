@@ -345,7 +345,7 @@ def config_json_of(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], 
 
     None if there is no such family here.
     """
-    own = _options(config, config.model)
+    options = _options(config, config.model)
     parts = _comparable(config.scheme.parts, config)
     for kind in WRITTEN:
         plain = _written(kind, config, parts, vocab_size)
@@ -356,8 +356,8 @@ def config_json_of(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], 
         design = schemes.design(read_as.parts, layers=None, shape=config.shape)
         layers, theirs = read_as.layers, _comparable(design.parts, config)
         given = _options(config, read_as.model)
-        enough = {*own["biases"]} <= {*given["biases"]}  # the others are zeros
-        wanted = own | ({"biases": given["biases"]} if enough else {})
+        enough = {*options["biases"]} <= {*given["biases"]}  # the others are zeros
+        wanted = options | ({"biases": given["biases"]} if enough else {})
         if (theirs, layers, given) == (parts, config.scheme.layers, wanted):
             return plain, read_as._replace(parts=theirs)
     return None
@@ -373,10 +373,10 @@ def _written(kind: str, config: Config, parts: Parts, vocab_size: int) -> dict[s
     plain |= {key: switched[0] in model["biases"] for key, switched in family.switches.items()}
     if "rope" in family.parts:
         usual = family.parts["rope"]
-        own = parts.get("rope", {**usual, "rotary_percentage": 0.0})
-        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": own["base"]}
+        rotary = parts.get("rope", {**usual, "rotary_percentage": 0.0})
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": rotary["base"]}
         if usual["rotary_percentage"] != 1:
-            rope["partial_rotary_factor"] = own["rotary_percentage"]
+            rope["partial_rotary_factor"] = rotary["rotary_percentage"]
         for rope_type, (part, names) in table().rope_types.items():
             if part in parts:
                 if rope_type in ("dynamic", "linear"):  # others are T, or follow from it

@@ -112,7 +112,7 @@ def _own_keys(config: Config, rows: int) -> dict[str, Any]:
     return {
         "model_type": OWN,
         "architectures": ["LengthgenForCausalLM"],
-        "auto_map": {name: f"{CODE.stem}.{own}" for name, own in classes.items()},
+        "auto_map": {name: f"{CODE.stem}.{kind}" for name, kind in classes.items()},
         "vocab_size": rows,
         "hidden_size": config.model.d_model,
         "num_hidden_layers": config.model.n_layers,

@@ -86,8 +86,8 @@ def import_model(
     experiment = _experiment(name, read_as, tensors, overrides, has_bos=bos is not None)
     config = experiment.config
     if (config.run_dir / "DONE").exists():
-        there, own = config_of(config.run_dir, {}), ("eval", "runtime")
-        same = all(getattr(there, section) == getattr(config, section) for section in own)
+        there, kept_sections = config_of(config.run_dir, {}), ("eval", "runtime")
+        same = all(getattr(there, section) == getattr(config, section) for section in kept_sections)
         stays = "" if same else "; its eval.* and runtime.* stay, give others to lengthgen eval"
         say(f"{config.run_id} is there already{stays}")
         return config.run_dir

@@ -85,8 +85,8 @@ def compare_logits(
                 shape, draws = (1, length), torch.Generator().manual_seed(length)
                 tokens_BT = torch.randint(model.embedding.num_embeddings, shape, generator=draws)
                 given = other(tokens_BT, use_cache=False).logits
-                own = model.logits(model(tokens_BT))
-                apart = (given - own).abs().nan_to_num(nan=torch.inf)
+                ours = model.logits(model(tokens_BT))
+                apart = (given - ours).abs().nan_to_num(nan=torch.inf)
                 difference = max(difference, float(apart.max()))
                 largest = max(largest, float(given.abs().max()))
     except Exception as error:  # of any type

@@ -42,11 +42,11 @@ def probe_runs(
     given, names = plugins.read_plugins(plugin or []), comma_words(probes)
     about: dict[str, Any] = {"config_dir": config_dir, "plugins": plugin or []}
     experiments = of_runs(run_dirs, changes, say=warn, **about)
-    of_others = {each.digest for own in experiments.values() for each in own.plugins}
+    of_others = {each.digest for held in experiments.values() for each in held.plugins}
     chosen: dict[Path, list[Probe]] = {}
     for run_dir, experiment in experiments.items():  # a plugin of another run may repeat a name
-        own = [p for p in given if p in experiment.plugins or p.digest not in of_others]
-        chosen[run_dir] = probing.requested_probes(names, plugins=own)
+        taken = [p for p in given if p in experiment.plugins or p.digest not in of_others]
+        chosen[run_dir] = probing.requested_probes(names, plugins=taken)
     for run_dir, experiment in experiments.items():
         with Progress(is_main=True) as show:
             summaries = probing.probe(experiment, run_dir, chosen[run_dir], show)

@@ -234,8 +234,8 @@ def _finite(findings: pd.DataFrame, quantity: str) -> pd.DataFrame:
 
 def is_many(rows: pd.DataFrame, by: str = "train_length") -> bool:
     """True if there are more lines than an axes can name."""
-    own = rows[~rows["reference"]]
-    return bool(own.groupby(by)["series"].nunique().max() > style.MAX_LINES)
+    plain = rows[~rows["reference"]]
+    return bool(plain.groupby(by)["series"].nunique().max() > style.MAX_LINES)
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:
@@ -263,17 +263,17 @@ def draw_lines(
     """
     if rows.empty:
         return None
-    own = rows[~rows["reference"]]
-    last = own.drop_duplicates("series", keep="last").sort_values("value")
+    plain = rows[~rows["reference"]]
+    last = plain.drop_duplicates("series", keep="last").sort_values("value")
     order = [name for name in colours or last["series"] if name in {*last["series"]}]
-    every, grey = rows, own.iloc[:0]
+    every, grey = rows, plain.iloc[:0]
     if is_small := each and is_many(rows, by):
         panels = {name: rows[rows["series"].isin([name, f"{name}, {LAST_T}"])] for name in order}
-        grey = own
+        grey = plain
         title += "; grey: the others"
     else:
         if is_many(rows, by):
-            grey = own[own["series"].isin(order[style.MAX_LINES :])]
+            grey = plain[plain["series"].isin(order[style.MAX_LINES :])]
             named = order[: style.MAX_LINES]
             rows = rows[rows["series"].isin([*named, *(f"{name}, {LAST_T}" for name in named)])]
             title += f"; grey: the other {len(order) - len(named)}"
@@ -282,7 +282,7 @@ def draw_lines(
     n_rows = math.ceil(len(panels) / columns)
     width, height = (NARROW, 1.4) if is_small else (width if columns == 1 else 11.0, 3.9)
     if not is_small:  # names are beside the lines
-        width += 0.075 * columns * max(0, own["series"].map(len).max() - ROOM)
+        width += 0.075 * columns * max(0, plain["series"].map(len).max() - ROOM)
     drawn = style.new_figure(title, width=width, height=0.6 + height * n_rows)
     grid = drawn.subplots(n_rows, columns, squeeze=False, sharex=is_small, sharey=True).ravel()
     styles = line_styles(every, series_colours(every) if colours is None else colours)
@@ -333,10 +333,10 @@ def draw_shares(
     if they are of no scheme.
     """
     drawn = style.new_figure(title, height=height)
-    axes, own = drawn.subplots(), rows[~rows["reference"]]
+    axes, plain = drawn.subplots(), rows[~rows["reference"]]
     axes.set_ylim(-0.03, 1.1)  # room for the word above 100%
     style.length_axis(axes, rows["length"], trained=trained)
-    bands = own["series"].nunique() <= style.MAX_LINES  # of more they would cover the lines
+    bands = plain["series"].nunique() <= style.MAX_LINES  # of more they would cover the lines
     for series in rows["series"].unique():
         line = rows[rows["series"] == series]
         is_own = not line["reference"].iloc[0]
@@ -388,8 +388,8 @@ def series_colours(
     """
     lines = rows.drop_duplicates("series")
     names = {*schemes} or {*lines["scheme"]}
-    own = lines.loc[~lines["reference"], "series"]
-    known, base = style.scheme_colours(own if len(names) == 1 else names), bases or {}
+    plain = lines.loc[~lines["reference"], "series"]
+    known, base = style.scheme_colours(plain if len(names) == 1 else names), bases or {}
     return {
         name: next((known[key] for key in (name, base.get(name), scheme) if key in known), GREY)
         for name, scheme in zip(lines["series"], lines["scheme"], strict=True)
@@ -407,10 +407,10 @@ def line_styles(rows: pd.DataFrame, colours: Colours) -> Mapping[str, Style]:
         dashes = (0, (1, 1.5)) if line.variant == LAST_T else (0, (3, 2))
         colour = colours.get(line.series.removesuffix(f", {LAST_T}"), GREY)
         styles[line.series] = {"color": colour, "linewidth": 0.9, "linestyle": dashes}
-    own = lines[~lines["reference"]]
-    own = own.assign(colour=own["series"].map(colours))
-    nth = own.groupby(["colour", "train_length"]).cumcount()  # as panels are
-    for name, colour, n in zip(own["series"], own["colour"], nth, strict=True):
+    plain = lines[~lines["reference"]]
+    plain = plain.assign(colour=plain["series"].map(colours))
+    nth = plain.groupby(["colour", "train_length"]).cumcount()  # as panels are
+    for name, colour, n in zip(plain["series"], plain["colour"], nth, strict=True):
         dashes = style.DASHES[n % len(style.DASHES)]
         styles[name] = {"color": colour, "linewidth": 1.8, "linestyle": dashes}
     return styles

@@ -27,14 +27,14 @@ SCORED = ("corpus", "fingerprint", "packed", "precision", "targets", "endpoints"
 Facts = Mapping[str, Any]
 
 
-def broken_rules(rows: pd.DataFrame, own: Collection[str]) -> list[str]:
-    """Returns a line on each rule that rows of the runs `own` break, of those that most rows keep.
+def broken_rules(rows: pd.DataFrame, candidates: Collection[str]) -> list[str]:
+    """Returns a line on each rule that rows of candidates break, of those that most rows keep.
 
     `rows` are those of load, a row of the table is the seeds of a recipe. All rows share text,
     scored targets, model, budget and optimizer, all but the learning rates; each has SEEDS seeds
     that are trained to the end, and T and its doubles and halves up to the longest length.
     """
-    mine = {*rows.loc[rows["run"].isin(own), "recipe"]}
+    mine = {*rows.loc[rows["run"].isin(candidates), "recipe"]}
     of_model = rows[rows["variant"].isna() & (rows["protocol"] == HEADLINE)]
     plain = of_model[is_complete(of_model) & is_last(of_model)]
     by_recipe = {name: plain[plain["recipe"] == name] for name in plain["recipe"].unique()}
@@ -86,8 +86,8 @@ def _lines(
             yield f"{run} lacks the lengths {', '.join(map(short, lacking))}; run lengthgen eval"
 
 
-def better(rows: pd.DataFrame, own: Collection[str]) -> Table:
-    """Returns which rows of the table those of the runs `own` are better than, and worse.
+def better(rows: pd.DataFrame, candidates: Collection[str]) -> Table:
+    """Returns which rows of the table those of candidates, runs, are better than, and worse.
 
     At the longest length that most rows have, by the paired intervals of all pairs of the table.
     """
@@ -103,7 +103,7 @@ def better(rows: pd.DataFrame, own: Collection[str]) -> Table:
         and len(difference.seeds) >= SEEDS
     }
     shown = {(a, b) if pairs[a, b].value < 0 else (b, a) for a, b in signs(pairs)}
-    mine = {*table.loc[table["run"].isin(own), "series"]}
+    mine = {*table.loc[table["run"].isin(candidates), "series"]}
     return Table(
         title=f"Better at {short(last)}",
         head=["scheme", "seeds", short(last), "better than", "worse than"],

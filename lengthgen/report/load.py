@@ -150,11 +150,11 @@ def asked(rows: pd.DataFrame, settings: Mapping[str, Eval]) -> pd.DataFrame:
     """Returns the rows that the settings of each run ask for, without what else was measured."""
 
     def is_asked(row: Any) -> bool:
-        own = settings[row.run]
-        variants = {None, *own.variants, *own.reference_variants}
-        targets = pd.isna(row.targets) or row.targets == own.targets
-        is_cell = row.protocol in own.protocols and row.length in own.lengths
-        return is_cell and row.variant in variants and row.precision == own.precision and targets
+        wanted = settings[row.run]
+        variants = {None, *wanted.variants, *wanted.reference_variants}
+        targets = pd.isna(row.targets) or row.targets == wanted.targets
+        is_cell = row.protocol in wanted.protocols and row.length in wanted.lengths
+        return is_cell and row.variant in variants and row.precision == wanted.precision and targets
 
     return rows.loc[[is_asked(row) for row in rows.itertuples()]]
 
@@ -191,7 +191,7 @@ def _tables(measured: Sequence[Measured], say: Callable[[str], None]) -> list[pd
 def _table(measured: Sequence[Measured]) -> pd.DataFrame:
     """Returns the rows of eval.jsonl with what is known of their runs."""
     about = pd.DataFrame([_about(path, config) for path, config, _ in measured]).set_index("run")
-    rows = pd.DataFrame([row for *_, own in measured for row in own]).reindex(columns=COLUMNS)
+    rows = pd.DataFrame([row for *_, held in measured for row in held]).reindex(columns=COLUMNS)
     of_task = ["unit", "chance"]  # which a skipped length of a task lacks
     of_run = rows.groupby("run")[of_task]
     rows[of_task] = of_run.ffill().fillna(of_run.bfill())

@@ -49,14 +49,14 @@ def training_points(known: pd.DataFrame) -> pd.DataFrame:
     `known` is what statistics.over_training returns. Gains are those at TIMES T that are there,
     else at the longest length.
     """
-    own = known[(known["protocol"] == HEADLINE) & ~known["reference"]]
-    own = own[own["value"].abs() < math.inf].sort_values(["series", "tokens", "length"])
-    own = own.assign(times_T=own["length"] / own["train_length"])
-    gains = own[(own["quantity"] == "gain") & (own["times_T"] > 1)]
+    of_tail = known[(known["protocol"] == HEADLINE) & ~known["reference"]]
+    of_tail = of_tail[of_tail["value"].abs() < math.inf].sort_values(["series", "tokens", "length"])
+    of_tail = of_tail.assign(times_T=of_tail["length"] / of_tail["train_length"])
+    gains = of_tail[(of_tail["quantity"] == "gain") & (of_tail["times_T"] > 1)]
     usual = gains[gains["times_T"].isin(TIMES)]
     if usual.empty:
         usual = gains[gains["times_T"] == gains["times_T"].max()]
-    return pd.concat([own[(own["quantity"] == "loss") & (own["times_T"] == 1)], usual])
+    return pd.concat([of_tail[(of_tail["quantity"] == "loss") & (of_tail["times_T"] == 1)], usual])
 
 
 @style.styled()
@@ -119,8 +119,8 @@ def training_summary(known: pd.DataFrame, shown: pd.DataFrame) -> list[Table]:
 
 
 def _numbers(known: pd.DataFrame) -> dict[int, Numbers]:
-    own = known[known["protocol"] == HEADLINE]
-    return {int(n): Numbers(own[own["tokens"] == n]) for n in own["tokens"].unique()}
+    of_tail = known[known["protocol"] == HEADLINE]
+    return {int(n): Numbers(of_tail[of_tail["tokens"] == n]) for n in of_tail["tokens"].unique()}
 
 
 def _T(shown: pd.DataFrame) -> str:

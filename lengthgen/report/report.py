@@ -131,9 +131,9 @@ def text_section(
         crops = figures.cropped(by_protocol[main] if main == HEADLINE else known.iloc[:0], bases)
         look: Any = {"colours": colours()}
         lines = partial(figures.curve, pd.concat([by_protocol[main], crops]), **look)
-        own = numbers[main]
+        first = numbers[main]
         drawn = {
-            "overview": partial(figures.dots, by_protocol[main], own.T, own.common[-1], **look),
+            "overview": partial(figures.dots, by_protocol[main], first.T, first.common[-1], **look),
             "curve": lines,
             "curve-each": partial(lines, each=True),
             "gain": partial(figures.gain, by_protocol[main], **look),
@@ -154,7 +154,7 @@ def text_section(
         sentences=[*sentences(numbers[main], bases)],
         tables=[
             *tables.verdicts(numbers[main]),
-            *(tables.perplexities(selection, own, name) for name, own in numbers.items()),
+            *(tables.perplexities(selection, each, name) for name, each in numbers.items()),
         ],
         notes=[
             *selection.notes,
@@ -163,12 +163,12 @@ def text_section(
         data={f"curves{end}": curves(known)},
         summary=[
             tables.summary(
-                own,
+                each,
                 f", {name}" * (name != HEADLINE) + f"; corpus {selection.text}" * (not alone),
                 lengths=lengths,
                 notes=selection.terminal_notes if name == main else (),
             )
-            for name, own in numbers.items()
+            for name, each in numbers.items()
         ],
     )
 
@@ -209,14 +209,14 @@ def _limit(note: str, series: Sequence[str], *, n_series: int) -> str:
     return f"{'All' if 1 < n_series == len(series) else ', '.join(series)}: {note}."
 
 
-def headline(own: Numbers) -> str:
+def headline(numbers: Numbers) -> str:
     """Returns which series is best at the longest length, what ties with it, and who fails where.
 
     Best is what the table of perplexities marks; without a mark, of one seed, the least is named.
     A series is harmed from the first length on from which every verdict is *harmed*.
     """
-    n, best, ties = own.common[-1], list[str](), list[str]()
-    lowest = [(own.perplexity(name, n), name) for name in own.series]
+    n, best, ties = numbers.common[-1], list[str](), list[str]()
+    lowest = [(numbers.perplexity(name, n), name) for name in numbers.series]
     lowest = [(cell, name) for cell, name in lowest if cell.text not in ("-", "n/a")]
     for cell, name in lowest:
         best += [f"{name} ({cell.text})"] * (cell.mark == "best")
@@ -229,9 +229,9 @@ def headline(own: Numbers) -> str:
         (cell, name), *_ = lowest
         parts.append(f"Lowest perplexity at {short(n)}: {name} ({cell.text}), not compared")
     harmed: dict[int, list[str]] = {}
-    for name in own.series:
-        lengths = own.beyond(name)
-        words = [own.finding(name, "gain", length)["word"] for length in lengths]
+    for name in numbers.series:
+        lengths = numbers.beyond(name)
+        words = [numbers.finding(name, "gain", length)["word"] for length in lengths]
         first = max((i for i, word in enumerate(words, 1) if word != "harmed"), default=0)
         if first < len(words):
             harmed.setdefault(lengths[first], []).append(name)
@@ -241,21 +241,23 @@ def headline(own: Numbers) -> str:
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def sentences(own: Numbers, bases: Mapping[str, str]) -> Iterator[str]:
+def sentences(numbers: Numbers, bases: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence on each series, the least loss first: the verdict at its longest length.
 
     Of many series it yields a sentence on each verdict. `bases`: the series without a variant.
     """
-    longest = {series: max(own.beyond(series), default=0) for series in own.series}
-    words = {series: _word(own.finding(series, "gain", n)) for series, n in longest.items() if n}
+    longest = {series: max(numbers.beyond(series), default=0) for series in numbers.series}
+    words = {
+        series: _word(numbers.finding(series, "gain", n)) for series, n in longest.items() if n
+    }
     if len(words) > MOST_SENTENCES:
         for word, phrase in PHRASES.items():
             if names := [name for name, verdict in words.items() if verdict == word]:
                 yield f"{phrase[0].upper()}{phrase[1:]}: {', '.join(names)}."
     else:
         for name, word in words.items():
-            at = (bases[name], own.T[name]), (name, longest[name])
-            T, n = (f"{own.perplexity(series, n).text} at {short(n)}" for series, n in at)
+            at = (bases[name], numbers.T[name]), (name, longest[name])
+            T, n = (f"{numbers.perplexity(series, n).text} at {short(n)}" for series, n in at)
             without = " without the variant" if bases[name] != name else ""
             yield f"{name} {PHRASES[word]}: perplexity {T} tokens{without}, {n}."
     if words and (others := [series for series, n in longest.items() if not n]):

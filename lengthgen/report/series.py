@@ -103,7 +103,7 @@ def _text_names(texts: Sequence[pd.DataFrame], corpora: Sequence[Mapping[str, An
     names = [t["corpus"].iloc[0] + " (packed)" * bool(t["packed"].iloc[0]) for t in texts]
     labels = list[str]()
     for name, corpus in zip(names, corpora, strict=True):
-        twins = [own for own, its_name in zip(corpora, names, strict=True) if its_name == name]
+        twins = [given for given, its_name in zip(corpora, names, strict=True) if its_name == name]
         words = shortened(", ".join(_differences(corpus, twins)[:3]))
         labels.append(f"{name} ({words})" if words else name)
     tokens = [f"tokens {t['fingerprint'].iloc[0][:12]}" for t in texts]
@@ -143,9 +143,9 @@ def _selected(
     n_own = common.groupby([rows[key] for key in (*curve, "seed")]).transform("nunique")
     n_all = common.groupby([rows[key] for key in curve]).transform("nunique")
     has_all = (n_own > 0) & (n_own == n_all)
-    for series, own in rows[~has_all].groupby("series"):
+    for series, of_series in rows[~has_all].groupby("series"):
         lengths = common[rows["series"] == series].dropna().astype(int).unique()
-        notes |= _left_out(own, ", fewer lengths than other seeds", {}, lengths)
+        notes |= _left_out(of_series, ", fewer lengths than other seeds", {}, lengths)
     rows = rows[has_all].reset_index(drop=True)
     cells = rows[[*CELL, "parts", "series"]].drop(columns="tokens_seen").drop_duplicates()
     return rows, earlier.merge(cells), notes
@@ -156,14 +156,14 @@ def _otherwise(others: pd.DataFrame, shown: pd.DataFrame) -> Iterator[tuple[str,
     settings = shown.drop_duplicates("protocol", keep="last").set_index("protocol")
     of_curve = ["run", "protocol", "variant"]
     is_there = {*shown[of_curve].fillna("").itertuples(index=False, name=None)}
-    for (_, _, protocol), own in others.groupby(["run", "condition", "protocol"]):
-        mine, theirs = _words(own.iloc[-1]), _words(settings.loc[str(protocol)])
+    for (_, _, protocol), measured in others.groupby(["run", "condition", "protocol"]):
+        mine, theirs = _words(measured.iloc[-1]), _words(settings.loc[str(protocol)])
         differ = [key for key in mine if key in theirs and mine[key] != theirs[key]]
         has, not_has = (", ".join(f"{k}={x[k]}" for k in differ) for x in (mine, theirs))
         why = f" has {has}, shown is {not_has}" if differ else ", other targets are scored"
-        is_known = {*own[of_curve].fillna("").itertuples(index=False, name=None)} <= is_there
+        is_known = {*measured[of_curve].fillna("").itertuples(index=False, name=None)} <= is_there
         remedy = theirs if differ and not is_known else None
-        yield from _left_out(own, why, remedy)
+        yield from _left_out(measured, why, remedy)
 
 
 def _words(row: Any) -> dict[str, str]:
@@ -183,25 +183,25 @@ def _left_out(
     The command, if there is a remedy, measures the same with these settings, or else the rows' own.
     Beside it stands its end on this machine: the folder of runs, where that is not the usual one.
     """
-    for run, own in rows.groupby("run"):
-        curves = own[["protocol", "variant"]].itertuples(index=False, name=None)
+    for run, of_run in rows.groupby("run"):
+        curves = of_run[["protocol", "variant"]].itertuples(index=False, name=None)
         names = {f"{protocol} + {variant}" if variant else protocol for protocol, variant in curves}
-        at = ", ".join(map(short, sorted(set(own["length"]))))
+        at = ", ".join(map(short, sorted(set(of_run["length"]))))
         line = f"Not shown: {run} ({', '.join(sorted(names))} at {at}){why}"
         if remedy is None:
             yield line, ""
             continue
-        wanted = json.loads(own["config"].iloc[0]).get("eval", {})
+        wanted = json.loads(of_run["config"].iloc[0]).get("eval", {})
         usual = {*overrides_of({"eval": wanted})}
-        words = [f"{k}={x}" for k, x in (remedy or _words(own.iloc[-1])).items()]
+        words = [f"{k}={x}" for k, x in (remedy or _words(of_run.iloc[-1])).items()]
         words = [word for word in words if word not in usual]
-        lists = {"lengths": {*lengths, *own["length"]}, "protocols": {*own["protocol"]}}
-        lists["variants"] = {*own["variant"].dropna()} - {*wanted.get("reference_variants", ())}
+        lists = {"lengths": {*lengths, *of_run["length"]}, "protocols": {*of_run["protocol"]}}
+        lists["variants"] = {*of_run["variant"].dropna()} - {*wanted.get("reference_variants", ())}
         for name, needed in lists.items():
             is_given = any(word.startswith(f"eval.{name}=") for word in words)
             if not is_given and not needed <= {*wanted.get(name, needed)}:
                 words.append(f"--{name}={','.join(map(str, sorted(needed)))}")
-        root = own["root"].iloc[0]
+        root = of_run["root"].iloc[0]
         end = "" if pd.isna(root) else f" {shlex.join([f'runtime.root={root}'])}"
         yield f"{line}: lengthgen eval {shlex.join([str(run), *words])}", end
 
@@ -266,15 +266,15 @@ def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) 
     return ", ".join(changes if 0 < len(changes) <= 3 else [*changes[:3], run])
 
 
-def _differences(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
+def _differences(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns KEY=VALUE of what others lack or have in another way, the scheme's keys first."""
-    keys = {key for other in others for key in own.keys() ^ other.keys()}
-    keys |= {key for key in own if any(key in o and own[key] != o[key] for o in others)}
+    keys = {key for other in others for key in given.keys() ^ other.keys()}
+    keys |= {key for key in given if any(key in o and given[key] != o[key] for o in others)}
     ordered = sorted(keys, key=lambda key: (not key.startswith("scheme."), key))
-    texts = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in own.items()}
+    texts = {k: f"{v:.15g}" if isinstance(v, float) else v for k, v in given.items()}
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in texts.items()}
     texts = {k: without_folders(v) for k, v in texts.items()}
-    return [f"{k}={texts[k]}" if k in own else f"no {k}" for k in ordered]
+    return [f"{k}={texts[k]}" if k in given else f"no {k}" for k in ordered]
 
 
 def _science(series: Mapping[str, Any]) -> dict[str, Any]:

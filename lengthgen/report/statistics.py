@@ -192,10 +192,10 @@ def findings(rows: pd.DataFrame) -> pd.DataFrame:
             )
     headline, both = rows[rows["protocol"] == HEADLINE], (sums, Sums(rows, copies))
     for series, T in zip(facts.index, facts["train_length"], strict=True):
-        own = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
+        tail = [p for p in points if (p.protocol, p.series) == (HEADLINE, series)]
         at_T = [p for p in points if p == CurvePoint(HEADLINE, bases[series], int(T))]
         about, of_series = {"protocol": HEADLINE, "series": series}, headline["series"] == series
-        records += [about | record for record in _headline(headline[of_series], own, at_T, *both)]
+        records += [about | record for record in _headline(headline[of_series], tail, at_T, *both)]
     _mark_jointly(records, facts)
     table = pd.DataFrame(records, columns=["series", *MEASURED])
     table = table.astype({"word": object, "mark": object}).fillna({"word": "", "mark": ""})
@@ -213,7 +213,7 @@ def over_training(selection: Selection) -> pd.DataFrame:
     earlier, rows = selection.earlier, selection.rows
     alone = rows["series"].isin(earlier["series"]) & ~rows["run"].isin(earlier["run"])
     every = pd.concat([earlier, rows[~alone]])
-    tables = [findings(own).assign(tokens=n) for n, own in every.groupby("tokens_seen")]
+    tables = [findings(part).assign(tokens=n) for n, part in every.groupby("tokens_seen")]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -235,9 +235,9 @@ def curves(findings: pd.DataFrame) -> pd.DataFrame:
     table = table.rename(columns={"value": "loss", "word": "skipped", "bits": "bits_per_byte"})
     names = {"value": "score", "low": "score_low", "high": "score_high"}
     key = [*({"corpus"} & {*findings}), "series", "protocol", "length"]
-    own = findings.loc[findings["quantity"] == "score", [*key, *names]]
-    own = own.rename(columns=names)
-    table = table.merge(own, how="left", on=key)
+    scored = findings.loc[findings["quantity"] == "score", [*key, *names]]
+    scored = scored.rename(columns=names)
+    table = table.merge(scored, how="left", on=key)
     table = table.astype({"length": int, "loss": float})
     ends = {"ppl": "loss", "ppl_low": "low", "ppl_high": "high"}
     table = table.assign(**{name: table[key].map(perplexity) for name, key in ends.items()})
@@ -373,15 +373,15 @@ def _numbers(quantity: str, estimate: Estimate) -> Record:
     return {"quantity": quantity, "estimate": estimate, **bounds}
 
 
-def _unigram(own: pd.DataFrame, sample: Sample) -> float:
+def _unigram(rows: pd.DataFrame, sample: Sample) -> float:
     """Returns the loss of training's token frequencies, the same at all lengths; nan if unknown."""
-    scored = own[own["document"].isin(sample.documents) & (own["seed"] == sample.seeds[0])]
+    scored = rows[rows["document"].isin(sample.documents) & (rows["seed"] == sample.seeds[0])]
     scored = scored[scored["length"] == scored["length"].min()]
     return math.fsum(scored["unigram_nats"]) / scored["n_tokens"].sum()
 
 
 def _notes(
-    own: pd.DataFrame, lengths: Sequence[int], sample: Sample | None, *, has_T: bool
+    rows: pd.DataFrame, lengths: Sequence[int], sample: Sample | None, *, has_T: bool
 ) -> Iterator[str]:
     """Yields a sentence for each limit of the numbers of a series, and what they leave out."""
     n_documents = 0 if sample is None else len(sample.documents)
@@ -392,10 +392,10 @@ def _notes(
             yield "one seed: this checkpoint on other documents, not the scheme"
         if len(set(sample.groups_D.tolist())) == 1:
             yield "documents of one group: intervals hold for others of it, not for other groups"
-    T = own["train_length"].max()
+    T = rows["train_length"].max()
     if not has_T and max(lengths, default=0) > T:
         yield f"no loss at T={T}: no context gain and no verdict; add {T} to --lengths"
-    scored = own.loc[own["document"].notna()]
+    scored = rows.loc[rows["document"].notna()]
     if lost := sorted(set(scored["length"]) - set(lengths)):
         yield f"left out: {', '.join(map(short, lost))}, which not every seed has"
     n_scored = scored[scored["length"].isin(lengths)]["document"].nunique()

@@ -217,18 +217,18 @@ class Numbers:
 def verdicts(numbers: Numbers) -> Iterator[Table]:
     """Yields what the context beyond T does to each series, with the interval of G, if known."""
     beyond = {name: numbers.beyond(name) for name in numbers.series}
-    every = sorted({n for own in beyond.values() for n in own})
+    every = sorted({n for lengths_beyond in beyond.values() for n in lengths_beyond})
     if not every:
         return
     lengths = numbers.doubled(every, most=MOST_VERDICTS)[-MOST_VERDICTS:]
     title = "Verdicts on context beyond T, with the 95 % interval of the gain G in nats"
     head, notes = ["scheme", "seeds", "c*", *map(short, lengths)], [VERDICTS]
     rows, copies = list[list[TableCell]](), list[str]()
-    for name, own in beyond.items():
+    for name, lengths_beyond in beyond.items():
         words = (numbers.verdict(name, n) for n in lengths)
         cells = map(TableCell, (numbers.finding(name, "c_star")["word"] or "n/a", *words))
         rows.append([*numbers.about(name), *cells])
-        copies.append(numbers.interval(name, "copy_gain", max(own, default=0)))
+        copies.append(numbers.interval(name, "copy_gain", max(lengths_beyond, default=0)))
     if any(copies):
         head.append("copy gain")
         notes.append(COPY_NOTE)
@@ -306,13 +306,13 @@ def summary(numbers: Numbers, about: str, *, lengths: Sequence[int], notes: Sequ
 
 def _scored(rows: pd.DataFrame, protocol: str) -> str:
     """Returns what was scored: protocol, targets, endpoints, documents."""
-    own = rows[rows["protocol"] == protocol]
-    n_tokens = int(own.groupby(["run", "series", "length"])["n_tokens"].sum().max())
+    of_protocol = rows[rows["protocol"] == protocol]
+    n_tokens = int(of_protocol.groupby(["run", "series", "length"])["n_tokens"].sum().max())
     if protocol != HEADLINE:
         return f"{protocol}: {named(protocol).summary}; up to {n_tokens:,} tokens"
-    K, n_documents = (int(own[key].max()) for key in ("targets", "n_documents"))
+    K, n_documents = (int(of_protocol[key].max()) for key in ("targets", "n_documents"))
     text = f"matched tail: K={K}, endpoints: {n_tokens // K}, documents: {n_documents}"
-    return f"{text}{in_groups(own)}"
+    return f"{text}{in_groups(of_protocol)}"
 
 
 def in_groups(rows: pd.DataFrame) -> str:

@@ -146,8 +146,8 @@ def read_provenance(run_dir: Path, *, run: str) -> dict[str, Any]:
 def read_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     """Returns the rows of train.jsonl, without those of another training of the same id."""
     rows = files.read_rows(run_dir / "train.jsonl", run=run)
-    own = read_provenance(run_dir, run=run).get("training")
-    return [row for row in rows if own is None or row.get("training", own) == own]
+    training = read_provenance(run_dir, run=run).get("training")
+    return [row for row in rows if training is None or row.get("training", training) == training]
 
 
 def load_corpus(

@@ -177,8 +177,8 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> Failed:
     rank = min({*failures} - lost - ended or failures)
     code, error, by = failures[rank].exitcode, errors[rank], f"rank {rank}: " if rank else ""
     if error:
-        own = re.sub(r"^(UserError|Diverged|Refused|RankLost): ", "", error)
-        return Failed(rank, by + own, code)
+        said = re.sub(r"^(UserError|Diverged|Refused|RankLost): ", "", error)
+        return Failed(rank, by + said, code)
     if code < 0:
         reason = f"rank {rank} was killed by {failures[rank].signal_name()}; {CONTINUES}"
         return Failed(rank, reason, 128 - code)

@@ -119,11 +119,11 @@ def _choice(points: Sequence[Point]) -> dict[str, Any] | None:
     for point in points:
         loss = loss_at_t(point)
         losses.setdefault(_rates(point), []).append(None if loss == math.inf else loss)
-    finite = {rates: math.fsum(own) / len(own) for rates, own in losses.items() if None not in own}
+    finite = {r: math.fsum(each) / len(each) for r, each in losses.items() if None not in each}
     if not finite:
         return None
     (lr, ratio), config = min(finite, key=finite.__getitem__), points[0].config
-    cells = [{"lr": lr, "scheme_lr_ratio": r, "losses": own} for (lr, r), own in losses.items()]
+    cells = [{"lr": lr, "scheme_lr_ratio": r, "losses": each} for (lr, r), each in losses.items()]
     return {
         **{"lr": lr, "scheme_lr_ratio": ratio},
         **{"model": config.model.label, "corpus": config.corpus.name},

@@ -61,9 +61,9 @@ def load_weights(
             f"train.init_from: {init.run} was trained on other tokens than this corpus "
             f"{corpus.name} has; give the values of corpus in {run_dir}/config.yaml"
         )
-    own, given = model.state_dict(), checkpoint.weights
-    same = {n: w for n, w in given.items() if n in own and own[n].shape == w.shape}
-    for names, what in ((own, "initialised"), (given, "not used")):
+    here, given = model.state_dict(), checkpoint.weights
+    same = {n: w for n, w in given.items() if n in here and here[n].shape == w.shape}
+    for names, what in ((here, "initialised"), (given, "not used")):
         if other := sorted(names.keys() - same.keys()):
             if not all(name.startswith("scheme.") for name in other):
                 raise UserError(f"train.init_from: {other[0]} of {init.run} has another shape here")

@@ -18,18 +18,18 @@ def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimize
     et al. 2025, arXiv 2502.16982, section 2.2).
     """
     parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
-    own = {id(parameter) for part in parts for parameter in part.parameters()}
+    of_scheme = {id(parameter) for part in parts for parameter in part.parameters()}
     params: dict[str, list[nn.Parameter]] = {"decay": [], "scheme": [], "rest": [], "hidden": []}
     for name, parameter in model.named_parameters():
         decays = parameter.dim() >= 2 and not name.startswith("scheme.")
-        kind = "scheme" if id(parameter) in own else "decay" if decays else "rest"
+        kind = "scheme" if id(parameter) in of_scheme else "decay" if decays else "rest"
         if train.optimizer == "muon" and kind == "decay" and "block" in name:
             kind = "hidden"
         params[kind].append(parameter)
     decay = {"decay": train.weight_decay, "hidden": train.weight_decay}
     *groups, hidden = (
-        {"params": own, "weight_decay": decay.get(kind, 0.0), "of_scheme": kind == "scheme"}
-        for kind, own in params.items()
+        {"params": group, "weight_decay": decay.get(kind, 0.0), "of_scheme": kind == "scheme"}
+        for kind, group in params.items()
     )
     adamw = torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
     if not params["hidden"]:

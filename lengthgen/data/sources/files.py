@@ -165,7 +165,7 @@ def _refuse_other_splits(given: str) -> None:
         first for first, *below in parts if below or suffix_of(Path(first)) not in (".py", ".md")
     }
     found = [[word[0] for word in SPLIT.finditer(name)] for name in names]
-    words = sorted({own[0] for own in found if len(own) == 1})
+    words = sorted({only[0] for only in found if len(only) == 1})
     words.sort(key=lambda word: not word.lower().startswith(("val", "dev")))  # these first
     train, held = ([w for w in words if w.lower().startswith("train") == t] for t in (True, False))
     if train and held:
