@@ -35,7 +35,7 @@ def user_defaults() -> dict[str, Any]:
     )  # False where it cannot look
     if other := next((key for key in given if key not in known), None):
         raise UserError(f"{path}: {other}: no key of runtime; {suggestion(other, known)}")
-    return {key: interpolated(key, value) for key, value in given.items()}
+    return {key: without_references(key, value) for key, value in given.items()}
 
 
 def own_defaults() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def sent_defaults() -> dict[str, Any]:
     return {k: x for k, x in own_defaults().items() if k.startswith("runtime.wandb")}
 
 
-def interpolated(key: str, value: Any) -> Any:
+def without_references(key: str, value: Any) -> Any:
     """Returns a value by itself, of which a part may be another's, such as ${oc.env:HOME}."""
     if not isinstance(value, str) or "${" not in value:
         return value
@@ -63,7 +63,7 @@ def interpolated(key: str, value: Any) -> Any:
 
 def root_of(changes: Mapping[str, Any]) -> Path:
     """Returns the folder of runs: runtime.root of changes by dotted key, or the default one."""
-    root = interpolated("runtime.root", (own_defaults() | dict(changes))["runtime.root"])
+    root = without_references("runtime.root", (own_defaults() | dict(changes))["runtime.root"])
     if not root:
         raise UserError("runtime.root: an empty value is no folder; give runtime.root=runs")
     if not isinstance(root, str | Path):
