@@ -21,6 +21,8 @@ from typing import Any, cast
 from lengthgen.errors import UserError, first_line, out_of_memory
 
 Row = Mapping[str, Any]
+POINTER = b"version https://git-lfs"
+LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
 
 
 class Unreadable(UserError):
@@ -43,6 +45,13 @@ def open_regular(path: Path) -> BufferedReader:
         return file
     file.close()
     raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def not_fetched(path: Path) -> str | None:
+    """Says that a file is a pointer of Git LFS; None if it is not."""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        return LFS if file.read(len(POINTER)) == POINTER else None
+    return None
 
 
 def read_bytes(path: Path) -> bytes:

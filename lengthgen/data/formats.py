@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from lengthgen.config.overrides import overrides_of
 from lengthgen.errors import shortened
-from lengthgen.files import open_regular
+from lengthgen.files import LFS, POINTER, open_regular
 
 PER_FILE = (".txt", ".md", ".py")  # a document per file
 PER_ROW = (".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".arrow")  # a document per row
@@ -31,7 +31,6 @@ PACKED = (  # behind the names of others
 )
 READABLE = f"{' '.join((*PER_FILE, *PER_ROW))}, also with one of {' '.join(PACKED)}"
 UTF16 = "is UTF-16; convert it: iconv -f utf-16 -t utf-8 OLD > NEW"
-LFS = "is a pointer of Git LFS; fetch the file with git lfs pull"
 NO_MARK = "is UTF-16 without its mark; convert it: iconv -f utf-16le -t utf-8 OLD > NEW"
 BINARY = "is binary whatever its name says; keep it out of the folder"
 ARCHIVE = "is an archive of {}; unpack it, or keep it out of the folder"
@@ -40,7 +39,7 @@ NO_TEXT = {  # by first bytes
     **{b"%PDF": BINARY, b"\x89PNG": BINARY, b"PK\3\4": ARCHIVE.format("zip")},
     **{b"Rar!": ARCHIVE.format("RAR"), b"7z\xbc\xaf": ARCHIVE.format("7-Zip")},
     **{b"\x1f\x9d": ARCHIVE.format("compress"), b"\x02!L\x18": ARCHIVE.format("old lz4")},
-    b"version https://git-lfs": LFS,
+    POINTER: LFS,
 }
 WINDOW = (
     "is zstd with a window above 128 MB, which is not read; write it again: "

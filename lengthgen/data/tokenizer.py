@@ -20,6 +20,7 @@ from lengthgen.config.schema import TOKENIZERS
 from lengthgen.data.sources import Say, Source
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.errors import UserError, suggestion
+from lengthgen.files import not_fetched
 
 BOS = "<|bos|>"
 BLANK = "\u2581"  # what SentencePiece writes for one
@@ -79,7 +80,8 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     except OSError as error:
         wrong = f"cannot be read: {error.strerror}"
     except Exception as error:  # the library raises nothing narrower
-        wrong = f"is not a tokenizer.json of the tokenizers library: {error}"
+        unread = f"is not a tokenizer.json of the tokenizers library: {error}"
+        wrong = not_fetched(path) or unread
     else:
         if (n := max(tokenizer.get_vocab().values(), default=0)) > LARGEST_ID:
             raise UserError(f"corpus.tokenizer: {path} has an id of {n}, more than {LARGEST_ID}")

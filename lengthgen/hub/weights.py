@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, cat, equal, zeros
 
 from lengthgen.errors import UserError, first_line
-from lengthgen.files import hash_of, read_bytes, sha256_of
+from lengthgen.files import hash_of, not_fetched, read_bytes, sha256_of
 from lengthgen.hub.families import Family
 from lengthgen.model.transformer import Transformer
 
@@ -19,6 +19,7 @@ CONVERT = (
     "write it with transformers: AutoModelForCausalLM.from_pretrained(NAME).save_pretrained(DIR), "
     "AutoTokenizer likewise, then lengthgen import DIR"
 )
+WHOLE = "download it again, or import the model that it was quantised from"
 FLOATS = ("F64", "F32", "F16", "BF16")
 Weights = dict[str, Tensor]
 
@@ -47,8 +48,8 @@ class Tensors:
                 for name in full_names:
                     self._add(name, file)
             except (SafetensorError, OSError) as error:
-                reason = f"{path} is damaged or cut short ({first_line(error)})"
-                raise UserError(f"{reason}; download it again") from None
+                damaged = f"is damaged or cut short ({first_line(error)}); download it again"
+                raise UserError(f"{path} {not_fetched(path) or damaged}") from None
 
     def _add(self, name: str, file: Any) -> None:
         """Names a tensor without the prefix, of which some files have a part alone."""
@@ -56,7 +57,8 @@ class Tensors:
         for part in self.family.prefix.split("."):
             short = short.removeprefix(f"{part}.")
         if short in self.named:
-            raise UserError(f"{self.folder}: {self.named[short][1]} and {name} are one weight")
+            both = f"{self.named[short][1]} and {name} are one weight"
+            raise UserError(f"{self.folder}: {both}; download it again")
         self.named[short] = file, name
 
     @property
@@ -69,11 +71,11 @@ class Tensors:
 
     def take(self, name: str) -> Tensor:
         if name not in self.named:
-            raise UserError(f"{self.folder} has no weight {name}")
+            raise UserError(f"{self.folder} has no weight {name}; {WHOLE}")
         self.taken.add(name)
         file, full_name = self.named[name]
         if (kind := file.get_slice(full_name).get_dtype()) not in FLOATS:
-            raise UserError(f"{self.folder}: {full_name} is of {kind}, not a float; {CONVERT}")
+            raise UserError(f"{self.folder}: {full_name} is of {kind}, not a float; {WHOLE}")
         if not (tensor := file.get_tensor(full_name).float()).isfinite().all():
             raise UserError(f"{self.folder}: {full_name} has numbers that are not finite")
         return tensor
@@ -83,7 +85,10 @@ class Tensors:
         head = f"{self.family.names['head']}.weight"
         left = {name for name in self.named.keys() - self.taken if not BUFFERS.search(name)}
         if head in left and not equal(self.take(head), embedding_VD):
-            raise UserError(f"{self.folder}: {head} is not the embedding, to which it is tied")
+            raise UserError(
+                f"{self.folder}: {head} is not the embedding, to which it is tied; if it is the "
+                "head, give tie_word_embeddings=false in config.json"
+            )
         if left := left - {head}:
             raise UserError(
                 f"{self.folder}: {min(left)} ({len(left)} in all) has no counterpart here, and "
@@ -110,8 +115,13 @@ def ours(
     family, weights, scales = tensors.family, Weights(), scales or {}
     for name, parameter in model.state_dict().items():
         names, module = _theirs(name, family)
+        if module == "embedding" and model.head is None and names[0] not in tensors.named:
+            names = [f"{family.names['head']}.weight"]  # of two names, the one safetensors keeps
         parts = {theirs: tensors.take(theirs) for theirs in names}
-        x = cat([*parts.values()])
+        try:
+            x = cat([*parts.values()])
+        except RuntimeError:  # of widths that differ
+            x = zeros(0)
         if family.transposed and name.startswith("blocks.") and x.dim() == 2:
             x = x.T
         if family.grouped and module == "qkv" and len(x) == sum(model.shape.qkv_widths):

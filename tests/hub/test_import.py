@@ -15,13 +15,14 @@ import torch
 from commands import here
 from hub_stub import with_hub
 from pretrained import MODELS, TEXT, T, V, logits, our_model, rope, some_tokens, their_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 from small import close, experiment_of, refusal, varied
 from small_corpora import load_tokens, write
 from torch import Tensor
 from trained import rows_of
 
 from lengthgen.config import conf
+from lengthgen.files import POINTER
 from lengthgen.hub import imported
 from lengthgen.hub.exported import load_exported
 from lengthgen.hub.families import Read, read_config
@@ -108,6 +109,14 @@ def one_file_beside_shards(save: Callable[..., Path]) -> Path:
     return folder
 
 
+def tied_under_one_name(save: Callable[..., Path]) -> Path:
+    theirs = their_model("llama tied")
+    folder = save(theirs)
+    save_model(theirs, str(folder / MODEL), metadata={"format": "pt"})
+    assert "model.embed_tokens.weight" not in load_file(folder / MODEL)
+    return folder
+
+
 def keys_twice(save: Callable[..., Path]) -> Path:
     folder = save(their_model("llama linear"))
     default = {"rope_type": "default", "rope_theta": 500.0}
@@ -131,7 +140,10 @@ def layers_of_before(save: Callable[..., Path]) -> Path:
 
 @pytest.mark.parametrize(
     "laid",
-    [shards_in_bf16, one_file_beside_shards, keys_twice, keys_of_before, layers_of_before],
+    [
+        *(shards_in_bf16, one_file_beside_shards, tied_under_one_name),
+        *(keys_twice, keys_of_before, layers_of_before),
+    ],
 )
 def test_a_folder_is_the_model_that_transformers_takes_it_for(
     laid: Callable[..., Path], save: Callable[..., Path]
@@ -256,7 +268,20 @@ MODEL = "model.safetensors"
 INDEX = json.dumps({"weight_map": {"lm_head.weight": "model-2.safetensors"}})
 AXIAL, MORE = {"rope_type": "axial"}, {"rope_theta": 9.0, "mrope_section": [2]}
 GATE = {"model.gate": torch.ones(2)}
-HEAD = "lm_head.weight"
+HEAD, KEYS = "lm_head.weight", "model.layers.0.self_attn.k_proj.weight"
+
+
+def transposed(w: dict[str, Tensor]) -> None:
+    w[KEYS] = w[KEYS].T.contiguous()
+
+
+def scalar(w: dict[str, Tensor]) -> None:
+    w["model.norm.weight"] = torch.tensor(1.0)
+
+
+def quantised(w: dict[str, Tensor]) -> None:
+    w[f"{HEAD}_scale"] = w[HEAD].abs().amax(1, keepdim=True)
+    w[HEAD] = (w[HEAD] / w[f"{HEAD}_scale"]).to(torch.float8_e4m3fn)
 
 
 def written(name: str, text: str | bytes) -> Callable[[Path], Any]:
@@ -315,9 +340,14 @@ BAD: list[tuple[Callable[[Path], Any], str]] = [
     (config(rope_parameters=MORE), "mrope_section=[2] has no counterpart"),
     (config(num_hidden_layers="3"), "expected int, got str"),
     (config(intermediate_size=60), "[56, 36] give [112, 36], and config.json asks for [120, 36]"),
-    (weights(lambda w: w.pop("model.norm.weight")), "has no weight norm.weight"),
+    (weights(lambda w: w.pop("model.norm.weight")), "has no weight norm.weight; download it again"),
+    (weights(transposed), "k_proj.weight [36, 12], layers.0.self_attn.v_proj.weight [12, 36] give"),
+    (weights(scalar), "norm.weight [] gives [0], and config.json asks for [36]"),
+    (weights(quantised), "lm_head.weight is of F8_E4M3, not a float; download it again, or import"),
+    (written(MODEL, POINTER), "model.safetensors is a pointer of Git LFS; fetch the file"),
+    (written("tokenizer.json", POINTER), "tokenizer.json is a pointer of Git LFS; fetch the file"),
     (weights(lambda w: w.update(GATE)), "gate (1 in all) has no counterpart"),
-    (config(tie_word_embeddings=True), "lm_head.weight is not the embedding"),
+    (config(tie_word_embeddings=True), "if it is the head, give tie_word_embeddings=false"),
 ]
 
 
