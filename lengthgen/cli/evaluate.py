@@ -83,5 +83,5 @@ def _tokens(text: str | None) -> Literal["all"] | list[int]:
 
     try:
         return "all" if text == "all" else [int(float(str(number(w)))) for w in comma_words(text)]
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UserError(f"--checkpoints {text}: give all, or tokens such as 4M,8M") from None

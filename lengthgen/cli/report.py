@@ -128,6 +128,6 @@ def _write(rows: "DataFrame", out: Path, as_json: bool, push: str | None, **opti
     else:
         echo(report.short_tables(sections))
     say(str(page))
-    if push:
+    if push is not None:
         folder = dataset.write_dataset(rows, sections, page, push)
         say(dataset.upload_folder(folder, push, kind="dataset", say=warn))

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lengthgen import experiment, pipeline
+from lengthgen.config import compose
 from lengthgen.context import report as of_context
 from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
@@ -48,13 +49,15 @@ MADE_OF = (
 def found(name: str, root: Path, overrides: Sequence[str], say: Say) -> Path:
     """Returns the run of a name; a folder in Hugging Face layout, or of the Hub, is imported."""
     try:
-        return directory.find(name, root)
+        run_dir = directory.find(name, root)
     except UserError:
         is_folder = (Path(name).expanduser() / "config.json").is_file()
         if not is_folder and (name.count("/") != 1 or Path(name).exists()):
             raise
         words = [word for word in overrides if word.startswith(("corpus", "runtime."))]
         return imported.import_model(name, name=None, length=None, overrides=words, say=say)
+    compose.check_changes(compose.values(overrides), ("eval", "runtime"))  # its corpus is its own
+    return run_dir
 
 
 def audit(

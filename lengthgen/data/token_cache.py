@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,7 +113,10 @@ class Build:
         """Writes all files. Raises UserError for text that is none, or that is not there."""
         with errors_of(type(self.source), where="corpus.source"):
             self.say(self.source.description())
+            before = self.source.data_key()
         texts = {split: self.write_texts(folder, split) for split in SPLITS}
+        if self.source.data_key() != before:
+            raise UserError(f"corpus={self.corpus.name}: it changed while it was read; rerun")
         if self.tokenizer is None:
             every, size = self.source.tokenizer_every, self.corpus.vocab_size
             n_bytes = sum(text.n_bytes for text in texts["train"][::every])
@@ -124,7 +128,7 @@ class Build:
         counts = {s: self.write_tokens(folder, s, texts[s], self.tokenizer) for s in SPLITS}
         each = (f"{s} {n['tokens']:,} in {n['documents']:,} documents" for s, n in counts.items())
         self.say(f"tokens of {self.corpus.name}: {', '.join(each)}")
-        about: dict[str, Any] = {"corpus": self.corpus.name, "source": self.source.data_key()}
+        about: dict[str, Any] = {"corpus": self.corpus.name, "source": before}
         sums = {path.name: sha256_of(path) for path in folder.iterdir()}
         about |= {"tokenizers": tokenizers.__version__}
         about |= {"fingerprint": fingerprint(sums, self.tokenizer), **counts}
@@ -280,8 +284,8 @@ def remove(cache_dir: Path, pattern: str) -> Iterator[tuple[str, int]]:
     What is open stays readable until it is closed; a run builds what it lacks again. Raises
     UserError if there is no such folder, or another process builds it.
     """
-    folders = [folder for folder in cache_dir.glob(pattern) if (folder / "meta.json").exists()]
-    if not folders or "/" in pattern:
+    kept = (path.parent for path in cache_dir.glob("[!.]*/meta.json"))
+    if not (folders := [folder for folder in kept if fnmatch(folder.name, pattern)]):
         raise UserError(f"--remove {pattern}: nothing of that name is kept in {cache_dir}")
     with one_line_errors(cache_dir):
         for left in cache_dir.glob(".overlap-*.bin"):  # made again in seconds

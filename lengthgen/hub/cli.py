@@ -46,7 +46,7 @@ def export_run(
     written = folders.export(
         experiment, run_dir, Path(names[-1]), license=license, repository=push, say=warn
     )
-    echo(upload_folder(written, push, kind="model", say=warn) if push else written)
+    echo(written if push is None else upload_folder(written, push, kind="model", say=warn))
 
 
 def import_model(

@@ -72,6 +72,8 @@ def upload_folder(
     try:
         address = str(api.create_repo(repository, repo_type=kind, private=True, exist_ok=True))
         api.upload_folder(repo_id=repository, repo_type=kind, folder_path=folder)
+    except huggingface_hub.errors.HFValidationError as error:
+        raise UserError(f"--push: {first_line(error)}; give USER/NAME") from None
     except Exception as error:  # of the library and of what it sends with
         remedy = shlex.join(["hf", "upload", repository, str(folder), f"--repo-type={kind}"])
         raise UserError(

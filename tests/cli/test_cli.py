@@ -119,6 +119,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(shell: Shell, words: str, said: s
     ("words", "said"),
     [
         ("--lengths abc", "eval.lengths.0: 'abc' should be a valid integer"),
+        ("--checkpoints 1e400", "--checkpoints 1e400: give all, or tokens such as 4M,8M"),
         ("--lengths 99999", "tokens, not 99999; try "),
         ("--protocols sliding", "eval.protocols: no protocol 'sliding'; did you mean sliding-256?"),
         ("--variants yarm", "eval.variants: scheme rope has no variant 'yarm'; "),

@@ -55,5 +55,9 @@ def test_a_model_without_a_tokenizer_and_a_name_of_nothing_are_one_line(tmp_path
     assert "one model" in here("audit").error
 
 
+def test_a_run_is_not_measured_on_another_corpus_than_is_asked_for(run_dir: Path) -> None:
+    assert here("audit", str(run_dir), "corpus=stdlib").error.startswith("corpus: only eval.* and")
+
+
 def test_lengths_that_no_document_has_are_refused_with_those_that_fit(run_dir: Path) -> None:
     assert "eval.lengths=[16]" in here("audit", str(run_dir), "--lengths", "16,100000").error

@@ -1,7 +1,9 @@
 """Tokenised corpora: exact tokens, the same everywhere, and a cache of which nothing is half."""
 
+import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,12 @@ import filelock
 import numpy as np
 import pytest
 from commands import files_limited_to, here, run
+from small import refusal
 from small_corpora import TEXTS, files, given, load, load_tokens, shipped, synthetic, write
 
 from lengthgen.data.corpora import TokenizedCorpus
+from lengthgen.data.sources import Document
+from lengthgen.data.sources.files import Files
 from lengthgen.data.token_cache import id_type
 from lengthgen.data.tokenizer import pieces, read_tokenizer
 from lengthgen.errors import UserError
@@ -180,6 +185,38 @@ def test_a_corpus_is_built_once_and_again_for_other_tokens(folder: Path, cache_d
     assert len(known) == len(folders(cache_dir)) == 5
 
 
+def test_a_file_of_the_same_size_and_time_is_read_again_and_one_that_changes_meanwhile_is_refused(
+    folder: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = folder / "plain.txt", TEXTS["plain.txt"].replace("cat", "rat")
+    begun, time = load(files(folder), cache_dir).corpus.fingerprint, path.stat().st_mtime_ns
+    path.write_text(other)
+    os.utime(path, ns=(time, time))
+    assert load(files(folder), cache_dir).corpus.fingerprint != begun
+    (folder / "one").mkdir()
+    (folder / "one/a.txt").write_text("A line.\n" * 99)
+    os.utime(folder / "one/a.txt", ns=(time, time))
+    shutil.copytree(folder / "one", folder / "two")  # of the same size and time
+    (folder / "two/a.txt").write_text("B line.\n" * 99)
+    os.utime(folder / "two/a.txt", ns=(time, time))
+    linked, known = cache_dir / "linked", set[str]()
+    for to in ("one", "two"):
+        linked.unlink(missing_ok=True)
+        linked.symlink_to(folder / to)
+        known.add(load(files(linked), cache_dir).corpus.fingerprint)
+    assert len(known) == 2
+    read = Files.read
+
+    def grown(self: Files, *, held_out: bool) -> Iterator[Document]:
+        path.write_text(path.read_text() + "more")
+        return read(self, held_out=held_out)
+
+    monkeypatch.setattr(Files, "read", grown)
+    before = folders(cache_dir)
+    assert "it changed while it was read; rerun" in refusal(load, files(folder), cache_dir)
+    assert folders(cache_dir) == before
+
+
 def test_corpora_are_kept_for_all_runs_of_an_account_listed_and_removed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +230,8 @@ def test_corpora_are_kept_for_all_runs_of_an_account_listed_and_removed(
     head, row, where = here("data", "--list").out.splitlines()
     assert (row.split("\t")[0], where) == (kept.name, f"in {kept.parent}")
     assert head.split("\t")[0] == "kept"
-    assert "nothing of that name" in here("data", "--remove", "none*").error
+    for name in ("none*", "", "..", "*/..", "/"):
+        assert "nothing of that name" in here("data", "--remove", name).error
     assert kept.name in here("data", "--remove", "files-*").out
     assert not kept.exists()
     assert "tokens of files" in here(*words).err

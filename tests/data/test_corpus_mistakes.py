@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import shlex
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -84,9 +85,20 @@ FILES: list[tuple[dict[str, Any], str, dict[str, object], str]] = [
     ({"b.jsonl": long_window(b'{"text": "A"}')}, "", {}, "is zstd with a window above 128 MB"),
     ({"b.txt": gzip.compress(archive(b"A"))}, "", {}, "is an archive of tar; unpack it"),
     ({"b.jsonl": b"PK\3\4\x14\0"}, "", {}, "is an archive of zip; unpack it"),
-    ({"_delta_log/x": "", "0.parquet": {"text": ["A"]}}, "", {}, "a table of Delta, whose log"),
-    ({"b.csv": "A", "b.csv.gz": b""}, "", {}, "{}/b.csv and {}/b.csv.gz are of several wri"),
-    ({"b.csv": "text\nA\n", "b.parquet": {"text": ["A"]}}, "", {}, "or give corpus.path={}/b.parq"),
+    (
+        {"_delta_log/x": "", "a=1/b=2/c=3/0.parquet": {"text": ["A"]}},
+        "",
+        {},
+        "a table of Delta, wh",
+    ),
+    (
+        {"_spark_metadata/0": "", "0.parquet": {"text": ["A"]}},
+        "",
+        {},
+        "a table of Spark, whose log",
+    ),
+    ({"b.csv": "A", "b.csv.gz": b""}, "", {}, "{}/b.csv and b.csv.gz are of several writes"),
+    ({"b.csv": "text\nA\n", "b.parquet": {"text": ["A"]}}, "", {}, "{}/b.csv and b.parquet are of"),
     (TEXTS, "", {"tokenizer": "bite"}, "corpus.tokenizer: bite is no file; it is not cached here"),
     (TEXTS, "", {"tokenizer": "{}/bite"}, "/bite does not exist; give a tokenizer.json; did you m"),
     (TEXTS, "", {"tokenizer": "{}"}, "corpus.tokenizer: {}/tokenizer.json does not exist"),
@@ -240,6 +252,10 @@ def test_of_a_folder_that_was_written_twice_the_last_write_is_read(tmp_path: Pat
     datasets.DatasetDict({"train": saved(40, "new")}).save_to_disk(both)
     assert words(both) == {"new"}
     assert words(one / "below/it") == {"other"}
+    splits.pop("more")
+    datasets.DatasetDict(**splits).save_to_disk(tmp_path / "partly")
+    shutil.rmtree(tmp_path / "partly/validation")
+    assert "lacks the split validation" in refusal(read_all, files(tmp_path / "partly"))
     saved(40, "alone").save_to_disk(both)
     assert "state.json and dataset_dict.json are two writes" in refusal(read_all, files(both))
     (shard, *_) = one.glob("*.arrow")
@@ -259,10 +275,13 @@ def test_what_metadata_of_parquet_lists_is_read_and_mixed_shards_are_refused(
         listed[-1].set_file_path(name)
     pq.write_metadata(schema, tmp_path / "_metadata", metadata_collector=listed[1:])
     assert {d.text[:3] for part in read_all(files(tmp_path)) for d in part} == {"new"}
-    shards = {f"train-{i:05d}-of-{n:05d}.txt": "A.\n" * 9 for n in (2, 3) for i in range(n)}
-    said = refusal(read_all, files(write(tmp_path / "shards", shards)))
-    given = config_of("corpus=files", *shlex.split(said.partition("or give ")[2]))
-    assert sum(map(len, read_all(given.corpus))) == 3
+    for two in (("0-of-2.txt", "2-of-3.txt"), ("0-of-2-1a.txt", "0-of-2-2b.txt")):
+        shards = {f"train-{name}": "A.\n" * 9 for name in two}
+        folder = write(tmp_path / f"shards {two}", shards)
+        assert f"{folder}/train-{two[0]} and train-{two[1]} are" in refusal(read_all, files(folder))
+        assert sum(map(len, read_all(files(f"{folder}/train-{two[1]}")))) == 2
+    said = load(files(f"{folder}/*1a.txt", tokenizer="bytes"), tmp_path / "cache").said
+    assert said[0].endswith("; 1 of the 2 shards train-*-of-2 are there")
 
 
 def sentencepiece(tokenizer: dict[str, Any]) -> None:

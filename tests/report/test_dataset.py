@@ -80,4 +80,8 @@ def test_a_dataset_that_cannot_be_pushed_keeps_its_folder_and_one_line_says_how_
     assert not hub
     assert {path.name for path in Path("rep/dataset").iterdir()} >= {"README.md", load.ROWS}
     assert Path("rep/report.html").is_file()
+    for name in ("", "a b/c"):  # advice to upload to these would not work
+        said = shell.run("report", str(run), "--out", "rep", "--push", name).error
+        assert said.startswith("--push: Repo id must"), said
+        assert said.endswith("; give USER/NAME"), said
     assert "--check writes nothing" in shell.refused("report", "--check", "--push", "me/rows")

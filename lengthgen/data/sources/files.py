@@ -27,7 +27,12 @@ SPLIT = re.compile(
 )
 HIDDEN = (".", "_temporary", "__MACOSX")  # beginnings of names that are passed over
 STATE = {"dataset_dict.json", "dataset_info.json", "state.json"}  # of save_to_disk
-TABLES = {"_delta_log": "Delta", ".hoodie": "Hudi", "metadata/*.metadata.json": "Iceberg"}
+TABLES = {
+    **{"_delta_log": "Delta", ".hoodie": "Hudi", "metadata/*.metadata.json": "Iceberg"},
+    "_spark_metadata": "Spark",  # of a stream
+}
+SHARD = re.compile(r"(.*?)\d+-of-(\d+)")
+DEPTH = 6  # folders between a file and what lists it, as of partitions
 DATA = {  # that holds text and is not read
     *(".7z", ".bz2", ".docx", ".epub", ".feather", ".gz", ".htm", ".html", ".pdf", ".rst"),
     *(".rar", ".tar", ".tex", ".tgz", ".tsv", ".xml", ".xz", ".zip", ".zst"),
@@ -81,6 +86,10 @@ class Files(Source):
         """
         files = {*self.split_paths[0], *self.split_paths[1]}
         line = f"reading {len(files)} files of {self.path}"
+        shards = Counter(shard.groups() for f in sorted(files) if (shard := SHARD.match(f.name)))
+        for (begin, of), n in shards.items():
+            if n < int(of):
+                line += f"; {n} of the {int(of)} shards {begin}*-of-{of} are there"
         folder = Path(str(self.path)).expanduser()
         others = {*walk(folder)} - files if os.path.isdir(folder) else None
         if not others:
@@ -239,24 +248,24 @@ def _current(files: Sequence[Path], key: str) -> list[Path]:
 
     kept = [file for file in files if _is_split(file.parent)]
     for file in [file for file in kept if suffix_of(file) in COLUMNAR]:
-        lists = [names for folder in file.parents[:3] if (names := listed(folder))]
+        lists = [names for folder in file.parents[:DEPTH] if (names := listed(folder))]
         above = [folder / "state.json" for folder in file.parents[1:] if folder.is_relative_to(top)]
         if any(map(Path.is_file, above)) or (lists and not any(file in names for names in lists)):
             kept.remove(file)
-    writes: dict[tuple[str, str], set[str]] = {}
+    writes: dict[tuple[Path, str], tuple[str, Path]] = {}
     for file in kept:
-        if shard := re.fullmatch(r"(.*?)\d+-of-(\d+)(.*)", str(file)):
-            writes.setdefault((f"{shard[1]}*-of-", shard[3]), set()).add(shard[2])
         kind = suffix_of(file)
         end = file.name.lower().rindex(kind) + (0 if kind in PER_ROW else len(kind))
-        writes.setdefault((f"{file.parent}/{file.name[:end]}", ""), set()).add(file.name[end:])
-    for (begin, end), (one, *others) in writes.items():
-        if others:
-            globs = [f"{begin}{which}{end}" for which in sorted([one, *others])]
-            raise UserError(
-                f"{key}: {' and '.join(globs)} are of several writes, of which the earlier would "
-                f"be read too; remove one, or give {shell_words({key: globs[-1]})}"
-            )
+        claims = [(file.name[:end], file.name)]
+        if shard := SHARD.match(file.name):
+            claims += [(shard[0].removesuffix(shard[2]), file.name), (shard[1], shard[2])]
+        for begin, which in claims:
+            known, other = writes.setdefault((file.parent, begin), (which, file))
+            if known != which:
+                raise UserError(
+                    f"{key}: {other} and {file.name} are of several writes, of which the earlier "
+                    "would be read too; remove that, or give the files of the last by a glob"
+                )
     return kept
 
 
@@ -266,8 +275,13 @@ def _is_split(folder: Path) -> bool:
     if not about.is_file():
         return folder.is_dir()
     with suppress(OSError, ValueError, LookupError, TypeError):
-        return folder.is_dir() and folder.name in json.loads(about.read_bytes())["splits"]
-    raise UserError(f"corpus.path: {about} is damaged; restore it, or name the folder of a split")
+        is_listed = folder.name in json.loads(about.read_bytes())["splits"]
+        if folder.is_dir() or not is_listed:
+            return is_listed
+    raise UserError(
+        f"corpus.path: {about} is damaged, or lacks the split {folder.name}, which it lists; "
+        "restore it, or name the folder of a split"
+    )
 
 
 def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
@@ -296,7 +310,10 @@ def walk(folder: str | Path, key: str = "corpus.path") -> list[Path]:
 
 
 def states(paths: Sequence[Path]) -> str:
-    """Returns the hash of what changes when files do: paths, sizes, times of change."""
+    """Returns the hash of what changes when files do: paths, sizes, times of change.
+
+    The second time is the system's: what is copied in place of a file may keep size and the first.
+    """
     stats = [(path, path.stat() if path.exists() else path.lstat()) for path in paths]
-    lines = [f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}" for path, stat in stats]
+    lines = [f"{p}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}" for p, stat in stats]
     return hash_of("\0".join(lines).encode(errors="surrogateescape"))
