@@ -12,6 +12,7 @@ import pandas as pd
 
 from lengthgen import experiment, pipeline
 from lengthgen.config import compose
+from lengthgen.config.overrides import plain_values
 from lengthgen.context import report as of_context
 from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
@@ -56,7 +57,7 @@ def found(name: str, root: Path, overrides: Sequence[str], say: Say) -> Path:
             raise
         words = [word for word in overrides if word.startswith(("corpus", "runtime."))]
         return imported.import_model(name, name=None, length=None, overrides=words, say=say)
-    compose.check_changes(compose.values(overrides), ("eval", "runtime"))  # its corpus is its own
+    compose.check_changes(plain_values(overrides), ("eval", "runtime"))  # its corpus is its own
     return run_dir
 
 
