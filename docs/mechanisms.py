@@ -25,7 +25,7 @@ TITLES = {  # of folders below lengthgen/schemes/, and of what is in none
     "conv": "Short convolutions",
 }
 USUAL = {"rope", "window", "pi", "log_scaling", "recurrence"}  # beside what a scheme is about
-STUDIES = ("plain", "schemes")
+STUDIES = ("plain", "schemes", "drope")
 HEAD = "| scheme | file | year | parameters | kernel | speed | measured here | the paper claims |"
 
 
