@@ -21,7 +21,7 @@ ROOMS = {
     "data": 1745,
     "encoder_decoder": 231,
     "errors, escaping, files, terminal": 429,
-    "evaluation": 1122,
+    "evaluation": 1165,
     "experiment": 264,
     "generation": 89,
     "hub": 1177,

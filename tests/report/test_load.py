@@ -160,7 +160,7 @@ def unreadable(path: Path) -> None:
         (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),
         (
             lambda path: rewrite(path, lambda row: row.update(length="x")),
-            "its files are damaged (ValueError: ",
+            "jsonl:2: damaged row, length",
         ),
         (
             lambda path: rewrite(path, lambda row: row.update(protocol="later")),
@@ -169,8 +169,20 @@ def unreadable(path: Path) -> None:
         (lambda path: (path / "config.yaml").unlink(), "it has no config.yaml"),
         (lambda path: (path / "config.yaml").write_text(BOMB), "config.yaml: cannot be read"),
         (
+            lambda path: rewrite(path, lambda row: row.update(n_tokens=0)),
+            "jsonl:2: damaged row, n_tokens: no token",
+        ),
+        (
+            lambda path: rewrite(path, lambda row: row.update(nats="2.5")),
+            "jsonl:2: damaged row, nats",
+        ),
+        (
+            lambda path: rewrite(path, lambda row: row.update(scheme=5)),
+            "jsonl:2: damaged row, scheme",
+        ),
+        (
             lambda path: rewrite(path, lambda row: row.pop("train_length")),
-            "its files are damaged (IntCastingNaNError: ",
+            "train_length: Field required",
         ),
     ],
 )
