@@ -27,7 +27,7 @@ from lengthgen.evaluation.scored_text import Nats, Plan, Scored
 from lengthgen.experiment import of_run
 from lengthgen.files import read_bytes
 from lengthgen.model.transformer import Transformer
-from lengthgen.runs import directory
+from lengthgen.runs import checkpoints, directory
 
 ALPHA = 2.0  # nats that the full context saves at least
 BETA = 2.0  # nats that the loss in it is below
@@ -74,17 +74,19 @@ def _evaluator(evaluation: Evaluation) -> Transformer:
     config, name = evaluation.config, evaluation.config.eval.evaluator
     if name is None:
         return evaluation.model
-    run_dir, show = directory.find(name, config.runtime.root), evaluation.show
-    other = of_run(run_dir).with_eval(lengths=[1], targets=1, deduplicate=False)
-    opened = other.opened(run_dir, say=show.say).trained(ranks=evaluation.ranks, show=show)
-    corpora = evaluation.plan.corpus, opened.plan.corpus
-    if len({read_bytes(corpus.tokenizer_path) for corpus in corpora}) > 1:
+    run_dir = directory.find(name, config.runtime.root)
+    other = of_run(run_dir)
+    corpus = directory.load_corpus(other.config, other.source, run_dir, say=evaluation.show.say)
+    here = evaluation.plan.corpus.tokenizer_path
+    if read_bytes(corpus.tokenizer_path) != read_bytes(here):
         raise UserError(
             f"eval.evaluator={name}: it has another tokenizer; give a run that shares it"
         )
-    if reason := opened.model.scheme.unsupported_reason(evaluation.plan.train_length):
+    model = other.build(vocab_size=corpus.vocab_size)
+    model.load_state_dict(checkpoints.final(other.config, run_dir).weights)
+    if reason := model.scheme.unsupported_reason(evaluation.plan.train_length):
         raise UserError(f"eval.evaluator={name}: {reason}; give a run of T or more")
-    return opened.model
+    return model.to(evaluation.model.embedding.weight.device).eval()
 
 
 def _score(
