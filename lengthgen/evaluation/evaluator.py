@@ -256,10 +256,14 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[list[EvalRow]]:
             return
         nats, measured = _scored(job, evaluation), list[EvalRow]()
         for cell in (cell for cell in job.cells if cell in todo):
-            rows = cell.protocol.rows(cell.windows(planned), nats, evaluation)
+            spans = cell.windows(planned)
+            rows = cell.protocol.rows(spans, nats, evaluation)
             if n_diverged := sum(row["nats"] is None for row in rows):
+                values = np.concatenate([nats[span] for span in spans if span in nats])
+                found = {"NaN": np.isnan(values).any(), "infinite": np.isinf(values).any()}
+                what = " or ".join(kind for kind in found if found[kind])
                 of_all = f"{n_diverged} of {len(rows)} documents"
-                show.say(f"{cell.title}: the loss is not finite in {of_all}")
+                show.say(f"{cell.title}: the loss is {what} in {of_all}")
             measured += whole(cell, rows)
         yield measured
     show.finish()

@@ -240,11 +240,11 @@ def test_two_evaluations_of_one_run_cannot_write_at_once(run: tuple[Config, Path
 
 
 @pytest.mark.parametrize(
-    ("scale", "n"),
-    [(math.nan, 2), (8e37, 1)],  # 8e37: fp32 holds logits, not all differences
+    ("scale", "kind", "n"),
+    [(math.nan, "NaN", 2), (8e37, "infinite", 1)],  # 8e37: fp32 holds logits, not all differences
 )
 def test_a_loss_that_is_not_finite_is_named_kept_and_shown_as_infinite(
-    run: tuple[Config, Path], corpus: TokenizedCorpus, scale: float, n: int
+    run: tuple[Config, Path], corpus: TokenizedCorpus, scale: float, kind: str, n: int
 ) -> None:
     config, run_dir = run
     model = create(config, vocab_size=corpus.vocab_size)
@@ -253,7 +253,7 @@ def test_a_loss_that_is_not_finite_is_named_kept_and_shown_as_infinite(
     save_model(run_dir, model, config, step=9)
     show = Progress(is_main=True, file=(screen := io.StringIO()))
     rows = evaluate(config, run_dir, ranks=ALONE, show=show)
-    assert f"tail 16: the loss is not finite in {n} of 2 documents\n" in screen.getvalue()
+    assert f"tail 16: the loss is {kind} in {n} of 2 documents\n" in screen.getvalue()
     assert [row["nats"] for row in rows].count(None) == n
     assert loss([row for row in rows if row["length"] == 16]) == math.inf
     assert "inf" in report.terminal([run_dir])
