@@ -30,9 +30,8 @@ def user_defaults() -> dict[str, Any]:
     Raises UserError for another key: what decides numbers belongs in a study.
     """
     path, known = user_file(), flatten({"runtime": conf.defaults()["runtime"]})
-    given = (
-        flatten(conf.read_yaml(path)) if os.path.isfile(path) else {}
-    )  # False where it cannot look
+    is_there = os.path.isfile(path)  # False where it cannot look
+    given = flatten(conf.read_yaml(path)) if is_there else {}
     if other := next((key for key in given if key not in known), None):
         raise UserError(f"{path}: {other}: no key of runtime; {suggestion(other, known)}")
     return {key: without_references(key, value) for key, value in given.items()}

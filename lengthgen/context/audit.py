@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 
 from lengthgen import experiment, pipeline
-from lengthgen.config import compose
-from lengthgen.config.overrides import plain_values
 from lengthgen.context import report as of_context
 from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
@@ -47,18 +45,20 @@ MADE_OF = (
 )
 
 
-def found(name: str, root: Path, overrides: Sequence[str], say: Say) -> Path:
-    """Returns the run of a name; a folder in Hugging Face layout, or of the Hub, is imported."""
+def found(name: str, root: Path, overrides: Sequence[str], say: Say) -> tuple[Path, Sequence[str]]:
+    """Returns the run of a name, and the overrides of its audit.
+
+    A folder in Hugging Face layout, or of the Hub, is imported, with those of its corpus.
+    """
     try:
-        run_dir = directory.find(name, root)
+        return directory.find(name, root), overrides
     except UserError:
         is_folder = (Path(name).expanduser() / "config.json").is_file()
         if not is_folder and (name.count("/") != 1 or Path(name).exists()):
             raise
         words = [word for word in overrides if word.startswith(("corpus", "runtime."))]
-        return imported.import_model(name, name=None, length=None, overrides=words, say=say)
-    compose.check_changes(plain_values(overrides), ("eval", "runtime"))  # its corpus is its own
-    return run_dir
+        run_dir = imported.import_model(name, name=None, length=None, overrides=words, say=say)
+        return run_dir, [word for word in overrides if not word.startswith("corpus")]
 
 
 def audit(

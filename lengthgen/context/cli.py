@@ -46,8 +46,8 @@ def audit_model(
     from lengthgen.report import report
 
     root = root_of(plain_values([w for w in overrides if w.startswith("runtime.root=")]))
-    run_dir = audit.found(names[0], root, overrides, warn)
-    changes = plain_values([word for word in overrides if not word.startswith("corpus")])
+    run_dir, overrides = audit.found(names[0], root, overrides, warn)
+    changes = plain_values(overrides)
     compose.check_changes(changes, ("eval", "runtime"))
     made, page = audit.audit(
         run_dir,
