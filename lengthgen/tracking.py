@@ -245,39 +245,44 @@ class Tracker:
         Nothing of what the summary has already.
         """
         with self._attempt():
-            run = self._run
-            if run is None or not (self._run_dir / "eval.jsonl").exists():
-                return
-            import wandb
+            if self._run is not None and (self._run_dir / "eval.jsonl").exists():
+                self._log_results(self._run)
 
-            from lengthgen.report import report
+    def _log_results(self, run: "wandb.Run") -> None:
+        import wandb
 
-            rows, sections, name, table, curve, by_tokens = _evaluated(self._run_dir, say=self._say)
-            values = {f"{k}@{n}": x for n, point in curve.items() for k, x in point.items()}
-            values["eval/tables"] = hash_of(table.to_csv(), 8)
-            values["kept/rows"] = hash_of(repr(by_tokens), 8)
-            known: dict[str, Any] = {key: run.summary.get(key) for key in values}
-            if all(known[key] == values[key] for key in ("eval/tables", "kept/rows")):
-                return
-            for n in [n for n in curve if all(known[f"{k}@{n}"] == x for k, x in curve[n].items())]:
-                del curve[n]
-            if known["kept/rows"] == values["kept/rows"]:
-                by_tokens = {}
-            for axis, points in (("eval/T_valid", curve), ("kept/tokens", by_tokens)):
-                for at, point in points.items():
-                    for key in (numbers := _numbers(point)):  # eval/* would add the axis to the row
-                        run.define_metric(key, step_metric=axis)
-                    run.log({axis: at, **numbers})
-            shown = wandb.Table(dataframe=table)  # W&B joins those of many runs
-            is_curve = name == "curves"
-            run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
-            with TemporaryDirectory() as folder:
-                page, *_ = report.write_pages(rows, sections, Path(folder))
-                run.log_artifact(page, name=f"report-{run.id}", type="report")
-            if self._config.runtime.wandb_checkpoint:
-                weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
-                run.log_artifact(weights, name=f"model-{run.id}", type="model")
-            run.summary.update(values)
+        from lengthgen.report import report
+
+        rows, sections, name, table, curve, by_tokens = _evaluated(self._run_dir, say=self._say)
+        values = {f"{k}@{n}": x for n, point in curve.items() for k, x in point.items()}
+        values["eval/tables"] = hash_of(table.to_csv(), 8)
+        values["kept/rows"] = hash_of(repr(by_tokens), 8)
+        new = {key for key, value in values.items() if run.summary.get(key) != value}
+        if not new & {"eval/tables", "kept/rows"}:
+            return
+        changed = {n: at for n, at in curve.items() if any(f"{k}@{n}" in new for k in at)}
+        _log_points(run, "eval/T_valid", changed)
+        if "kept/rows" in new:
+            _log_points(run, "kept/tokens", by_tokens)
+        shown = wandb.Table(dataframe=table)  # W&B joins those of many runs
+        is_curve = name == "curves"
+        run.log({name: wandb.plot_table(PRESET, shown, FIELDS, TITLES) if is_curve else shown})
+        with TemporaryDirectory() as folder:
+            page, *_ = report.write_pages(rows, sections, Path(folder))
+            run.log_artifact(page, name=f"report-{run.id}", type="report")
+        if self._config.runtime.wandb_checkpoint:
+            weights = status.checkpoint_folders(self._run_dir)[-1] / "model.safetensors"
+            run.log_artifact(weights, name=f"model-{run.id}", type="model")
+        run.summary.update(values)
+
+
+def _log_points(run: "wandb.Run", axis: str, points: Points) -> None:
+    """Logs points over an axis of theirs: each key by name, since eval/* would match the axis."""
+    for at, point in points.items():
+        numbers = _numbers(point)
+        for key in numbers:
+            run.define_metric(key, step_metric=axis)
+        run.log({axis: at, **numbers})
 
 
 class TensorBoard:
