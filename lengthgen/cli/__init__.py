@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from lengthgen.cli import data, evaluate, generate, lists, report, runs, sweep, 
 from lengthgen.cli.console import echo, warn, warn_once
 from lengthgen.config.registry import rooms
 from lengthgen.errors import Stopped, UserError, out_of_memory
+from lengthgen.files import replace_file
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
@@ -66,12 +68,7 @@ def main() -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # which reads all packages for any
     words = sys.argv[1:] or ["--help"]
     try:
-        program: Callable[..., Any] = _run
-        if ERROR_FILE in os.environ:  # under torchrun, which shows the error that is left in it
-            from torch.distributed.elastic.multiprocessing.errors import record
-
-            program = record(_run)
-        code = program(args=words, prog_name="lengthgen", standalone_mode=False)
+        code = _run(args=words, prog_name="lengthgen", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         composes = words[0] in ("train", "sweep", "tune") and hasattr(error, "option_name")
@@ -95,6 +92,7 @@ def main() -> NoReturn:
         if "RANK" not in os.environ:
             raise
         warn(traceback.format_exc().rstrip())
+        _leave(traceback.format_exc())
         sys.stderr.flush()
         os._exit(1)
     if code == 130:  # what Typer makes of KeyboardInterrupt
@@ -129,17 +127,24 @@ def _instead(words: list[str]) -> str | None:
 
 def _end(message: str, exit_code: int) -> NoReturn:
     """Writes the message of an error, under torchrun in its file for a traceback, and exits."""
-    if file := os.environ.get(ERROR_FILE):
-        with suppress(OSError, ValueError):
-            left = json.loads(Path(file).read_bytes())
-            left["message"]["extraInfo"]["py_callstack"] = message
-            Path(file).write_text(json.dumps(left), encoding="utf-8")
+    if ERROR_FILE in os.environ:
+        _leave(message)
     else:
         warn(message)
     if os.environ.get("WORLD_SIZE", "1") != "1" and "MASTER_ADDR" in os.environ:
         sys.stderr.flush()
         os._exit(exit_code)  # the end of Python may wait for threads of a failed group
     sys.exit(exit_code)
+
+
+def _leave(shown: str) -> None:
+    """Leaves the error that is handled where torchrun, which fails on half a file, shows it."""
+    if file := os.environ.get(ERROR_FILE):
+        error = sys.exception()
+        extra = {"py_callstack": shown, "timestamp": str(int(time.time()))}
+        left = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+        with suppress(UserError):  # a full disk hides no error
+            replace_file(Path(file), json.dumps(left).encode())
 
 
 def _close_stdout() -> None:

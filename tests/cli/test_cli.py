@@ -134,9 +134,13 @@ def test_what_cannot_be_evaluated_is_said(shell: Shell, run_id: str, words: str,
 def test_a_mistake_under_torchrun_is_one_line_of_what_it_shows(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    assert commands.run("-m", "lengthgen", *words)[:] == (2, "", "")
-    failure = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
+    file = tmp_path / "error.json"
+    file.write_text("of before")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
+    with file.open() as opened:
+        assert commands.run("-m", "lengthgen", *words)[:] == (2, "", "")
+        assert opened.read() == "of before"  # put in place whole: a killed process leaves no half
+    failure = ProcessFailure(0, 1, 2, str(file))
     shown = str(ChildFailedError("lengthgen", {0: failure}))
     assert "no" in shown
     assert "Traceback" not in shown
