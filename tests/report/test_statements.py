@@ -134,6 +134,13 @@ def audited(name: str) -> str:
     return of_context.sentence(name, 512, reached, of_context.found_at_shortest(of_study, name))
 
 
+def claimed(start: str) -> str:
+    """Returns the verdict of the published claim that begins with these words."""
+    page = (ROOT / "docs/results/published.md").read_text(encoding="utf-8")
+    [verdict] = re.findall(rf"^\| {re.escape(start)}.*\*\*(.+)\*\* \|$", page, re.MULTILINE)
+    return verdict
+
+
 def right(study: str, task: str, name: str) -> str:
     """Returns the percentage of right answers at lengths beyond L, with its interval."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
