@@ -9,7 +9,6 @@ each document, and y is text of the document before in their order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,11 @@ def copied(span: Span, plan: Plan) -> Ints:
     return targets_of(span._replace(length=n, scored=n), plan.corpus)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Forgetting(Protocol):
     """Copies of a text behind itself, and behind another one; `score` is the difference."""
+
+    texts = 2
+    bounds = (-1, 1)
 
     def targets(self, span: Span, plan: Plan) -> Ints:
         return copied(span, plan)[-span.scored :]
@@ -61,16 +62,13 @@ class Forgetting(Protocol):
             scored[span] = np.stack([copy.nats_PC[:, 0], *right], axis=-1).astype(np.float64)
         return scored
 
-    def rows(
-        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
-    ) -> list[dict[str, Any]]:
-        nats = {span: scored[span][:, 0] for span in scored}
-        rows = super().rows(spans, nats, evaluation)
-        for row, windows in zip(rows, evaluation.plan.by_cluster(spans).values(), strict=True):
-            hits = sum(scored[span][:, 1:].sum(0) for span in windows)
-            row |= {"hits": np.asarray(hits).tolist(), "tries": [row["n_tokens"]] * 2}
-            row |= {"score": row["hits"][0] - row["hits"][1], "n_scores": row["n_tokens"]}
-        return rows
+    def sums(
+        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
+    ) -> dict[str, Any]:
+        found = np.concatenate([scored[span] for span in windows])
+        copies, others = found[:, 1:].sum(0).tolist()
+        counted = {"hits": [copies, others], "tries": [len(found)] * 2}
+        return counted | {"score": copies - others, "n_scores": len(found)}
 
 
 FORGETTING = Forgetting(
@@ -78,6 +76,4 @@ FORGETTING = Forgetting(
     summary="second half of a repeated text: share copied, minus that behind other text",
     source="Forgetting curve, arXiv 2410.04727",
     place=_place,
-    texts=2,
-    bounds=(-1, 1),
 )

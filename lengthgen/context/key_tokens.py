@@ -12,7 +12,6 @@ it predicts well at T by chance are chosen then, and its loss rises at every oth
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,9 +20,9 @@ import numpy as np
 from lengthgen.config.schema import Config
 from lengthgen.data.windows import Mask, Span
 from lengthgen.errors import UserError
-from lengthgen.evaluation import scoring
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Evaluation, Protocol, matched_block
 from lengthgen.evaluation.scored_text import Nats, Plan, Scored
+from lengthgen.evaluation.scoring import evaluated
 from lengthgen.experiment import of_run
 from lengthgen.files import read_bytes
 from lengthgen.model.transformer import Transformer
@@ -33,7 +32,9 @@ ALPHA = 2.0  # nats that the full context saves at least
 BETA = 2.0  # nats that the loss in it is below
 TRUNCATED = 8  # T over the tokens of the truncated context
 
-_chosen = WeakKeyDictionary[Evaluation, set[tuple[int, int]]]()
+Target = tuple[int, int]  # a document, and a token of it
+
+_chosen = WeakKeyDictionary[Evaluation, set[Target]]()
 
 
 def is_key(truncated: Nats, full: Nats) -> Mask:
@@ -41,23 +42,16 @@ def is_key(truncated: Nats, full: Nats) -> Mask:
     return (truncated - full > ALPHA) & (full < BETA)
 
 
-def chosen(evaluation: Evaluation) -> set[tuple[int, int]]:
-    """Returns the key tokens as pairs of document and target, found once in an evaluation."""
+def chosen(evaluation: Evaluation) -> set[Target]:
+    """Returns the key tokens, found once in an evaluation."""
     if evaluation not in _chosen:
-        plan, tail = evaluation.plan, PROTOCOLS[HEADLINE]
-        model, held = _evaluator(evaluation), evaluation.model.scheme
-        evaluation.model.scheme = evaluation.scheme
-        losses: list[dict[tuple[int, int], float]] = []
+        plan, model, losses = evaluation.plan, _evaluator(evaluation), list[dict[Target, float]]()
         for length in _both(plan):
-            nats = _score(model, tail.windows(length, plan), evaluation, tail)
-            losses.append(
-                {
-                    target: loss
-                    for span in nats
-                    for target, loss in zip(targets(span), nats[span], strict=True)
-                }
-            )
-        evaluation.model.scheme = held
+            windows = PROTOCOLS[HEADLINE].windows(length, plan)
+            with evaluation.model.under(evaluation.scheme):
+                nats = evaluated(model, windows, evaluation)
+            of_targets = ((targets(span), nats[span]) for span in windows)
+            losses.append({t: loss for of in of_targets for t, loss in zip(*of, strict=True)})
         truncated, full = (np.array([at[target] for target in losses[1]]) for at in losses)
         keys = is_key(truncated, full)
         _chosen[evaluation] = {target for target, key in zip(losses[1], keys, strict=True) if key}
@@ -89,26 +83,11 @@ def _evaluator(evaluation: Evaluation) -> Transformer:
     return model.to(evaluation.model.embedding.weight.device).eval()
 
 
-def _score(
-    model: Transformer,
-    spans: Sequence[Span],
-    evaluation: Evaluation,
-    protocol: Protocol,
-    advance: Callable[[int], None] = lambda n: None,
-) -> dict[Span, Scored]:
-    config, known = evaluation.config, evaluation.nats
-    if all((model.scheme, span) in known for span in spans):  # those of an evaluator have another
-        passes = scoring.passes(scoring.hosts(model, spans, predicts=False))
-        advance(sum(batch.cost(model) for batch in passes))
-        return {span: known[model.scheme, span] for span in spans}
-    how: dict[str, Any] = {"precision": config.eval.precision, "seed": config.seed}
-    how |= {"ranks": evaluation.ranks, "advance": advance, "protocol": protocol}
-    return scoring.score(model, spans, evaluation.plan.corpus, **how)
-
-
-@dataclass(frozen=True, kw_only=True)
 class KeyTokens(Protocol):
     """The targets of the tail; `score` are the nats of the key tokens among them."""
+
+    texts = 1
+    bounds = (0, math.inf)
 
     def depth(self, length: int, config: Config) -> int:
         return max(super().depth(length, config), super().depth(config.train.length, config))
@@ -121,24 +100,21 @@ class KeyTokens(Protocol):
     ) -> dict[Span, Scored]:
         """Returns the nats of each target, and whether it is a key token."""
         keys = chosen(evaluation)
-        nats = _score(evaluation.model, spans, evaluation, self, advance)
+        nats = evaluated(evaluation.model, spans, evaluation, advance)
         return {
             span: np.stack([nats_of, [target in keys for target in targets(span)]], axis=-1)
             for span, nats_of in nats.items()
         }
 
-    def rows(
-        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
-    ) -> list[dict[str, Any]]:
-        rows = super().rows(spans, {span: scored[span][:, 0] for span in scored}, evaluation)
-        for row, windows in zip(rows, evaluation.plan.by_cluster(spans).values(), strict=True):
-            nats, key = np.concatenate([scored[span] for span in windows]).T
-            row |= {"score": float(nats[key > 0].sum()), "n_scores": int(key.sum())}
-        return rows
+    def sums(
+        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
+    ) -> dict[str, Any]:
+        nats, key = np.concatenate([scored[span] for span in windows]).T
+        return {"score": float(nats[key > 0].sum()), "n_scores": int(key.sum())}
 
 
-def targets(span: Span) -> list[tuple[int, int]]:
-    """Returns document and number of each target that a window scores."""
+def targets(span: Span) -> list[Target]:
+    """Returns the targets that a window scores."""
     return [(span.document, t) for t in range(span.end - span.scored, span.end)]
 
 
@@ -148,6 +124,4 @@ KEY_TOKENS = KeyTokens(
     source="LongPPL, arXiv 2410.23771",
     block=matched_block,
     reads=("evaluator", "train_length"),
-    texts=1,
-    bounds=(0, math.inf),
 )

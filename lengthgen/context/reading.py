@@ -3,7 +3,7 @@
 B texts, T tokens, P places, C tokens asked for, D width, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from lengthgen.data.windows import Ints, Span
 from lengthgen.evaluation.protocols import Evaluation
 from lengthgen.evaluation.scored_text import Nats
-from lengthgen.evaluation.scoring import MIN_LAST, passes
+from lengthgen.evaluation.scoring import MIN_LAST, Advance, Pass, over_passes, passes
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import LOGIT_BYTES
 
@@ -30,22 +30,20 @@ class Answer(NamedTuple):
     likeliest_P: Ints
 
 
-def read_answers(
-    texts: Sequence[Text], evaluation: Evaluation, advance: Callable[[int], None]
-) -> list[Answer]:
+def read_answers(texts: Sequence[Text], evaluation: Evaluation, advance: Advance) -> list[Answer]:
     """Returns the answers to the texts, in their order, the same for any number of processes.
 
     A forward pass reads texts of one length; `advance` receives the cost of each.
     """
-    ranks, mine = evaluation.ranks, dict[int, Answer]()
     lengths = enumerate(len(text.tokens_T) for text in texts)
     spans = [Span(i, n, n, 1) for i, n in lengths]  # the texts are the documents
-    for batch in passes({span: span for span in spans})[ranks.rank :: ranks.world_size]:
-        chosen = [span.document for span in batch.hosts]
-        mine |= dict(zip(chosen, _answers([texts[i] for i in chosen], evaluation), strict=True))
-        advance(batch.cost(evaluation.model) * ranks.world_size)
-    every = {i: answer for part in ranks.gather(mine) for i, answer in part.items()}
-    return [every[i] for i in range(len(texts))]
+    batches = passes({span: span for span in spans})
+
+    def answered(batch: Pass) -> list[Answer]:
+        return _answers([texts[span.document] for span in batch.hosts], evaluation)
+
+    every = over_passes(evaluation.model, batches, answered, evaluation.ranks, advance)
+    return [every[span] for span in spans]
 
 
 @torch.inference_mode()

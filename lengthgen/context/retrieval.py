@@ -17,7 +17,6 @@ what the model reads. Effective length: `lengths.py`.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,9 +133,11 @@ def _place(length: int, plan: Plan) -> Iterator[Span]:
             yield Span(document, end, length, 1 + 2 * len(DEPTHS) + 2)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Retrieval(Protocol):
     """Values behind keys in prose; `score` is the number of hits."""
+
+    texts = len(FORMS)
+    bounds = (0, 1)
 
     def targets(self, span: Span, plan: Plan) -> Ints:
         queries = [query for example in examples(span, plan) for query in example.queries]
@@ -172,28 +173,21 @@ class Retrieval(Protocol):
             scored[span] = both
         return scored
 
-    def rows(
-        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
-    ) -> list[dict[str, Any]]:
-        """Returns rows whose lists have a number for each form at each depth."""
-        plan, shape = evaluation.plan, (len(FORMS), len(DEPTHS))
-        rows = super().rows(spans, {span: scored[span][:, 0] for span in scored}, evaluation)
-        for row, windows in zip(rows, plan.by_cluster(spans).values(), strict=True):
-            hits, exact, tries = (np.zeros(shape) for _ in range(3))
-            for span in windows:
-                lines = iter(scored[span])
-                for form, example in enumerate(examples(span, plan)):
-                    of_chain = FORMS[form] == "chain"
-                    for i, query in enumerate(example.queries):
-                        _, hit, right = next(lines)
-                        if not (of_chain and i):
-                            hits[form, query.depth] += hit
-                            exact[form, query.depth] += right
-                            tries[form, query.depth] += 1
-            row |= {"hits": hits.ravel().tolist(), "exact": exact.ravel().tolist()}
-            row |= {"tries": tries.ravel().tolist()}
-            row |= {"score": float(hits[0].sum()), "n_scores": float(tries[0].sum())}
-        return rows
+    def sums(
+        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
+    ) -> dict[str, Any]:
+        """Returns lists with a number for each form at each depth."""
+        counted = np.zeros((3, len(FORMS), len(DEPTHS)))
+        for span in windows:
+            lines = iter(scored[span])
+            for form, example in enumerate(examples(span, plan)):
+                for i, query in enumerate(example.queries):
+                    _, hit, right = next(lines)
+                    if not (FORMS[form] == "chain" and i):
+                        counted[:, form, query.depth] += hit, right, 1
+        n_found, _, n_tries = counted[:, 0].sum(-1).tolist()
+        lists = zip(("hits", "exact", "tries"), counted.reshape(3, -1).tolist(), strict=True)
+        return dict(lists) | {"score": n_found, "n_scores": n_tries}
 
 
 RETRIEVAL = Retrieval(
@@ -201,6 +195,4 @@ RETRIEVAL = Retrieval(
     summary="values behind their keys, at 5 depths of prose: likelier than 9 drawn ones",
     source="forms of RULER, arXiv 2404.06654, scored without generating",
     place=_place,
-    texts=len(FORMS),
-    bounds=(0, 1),
 )

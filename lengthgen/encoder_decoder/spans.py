@@ -11,7 +11,6 @@ token before the window, text, sentinels 1 to k, sentinel 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -122,9 +121,10 @@ class MaskedSpans(Objective):
         return stacked(rows)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpansProtocol(Protocol):
     """Masked ones of the targets, given the text around them."""
+
+    objective = MaskedSpans
 
     def batch(self, spans: Sequence[Span], batch: Windows, *, vocab_size: int) -> Windows:
         """Masks scored targets, which become spans to be filled in.
@@ -150,6 +150,5 @@ SPANS = SpansProtocol(
     summary="masked spans: the same ones of the K targets at every length, for encoder-decoders",
     source="span corruption of T5, arXiv 1910.10683, on the endpoints of tail",
     block=lambda length, targets, train_length: min(targets, max(1, train_length // 8)),
-    objective=MaskedSpans,
     reads=("train_length",),
 )

@@ -20,7 +20,7 @@ from lengthgen.evaluation import rows as eval_rows
 from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
-from lengthgen.evaluation.stored import HEADLINE, KEPT_ROWS
+from lengthgen.evaluation.stored import KEPT_ROWS
 from lengthgen.files import append_rows, hash_of, read_rows, reading
 from lengthgen.model.build import redesigned, seed_of
 from lengthgen.model.transformer import Transformer
@@ -64,7 +64,6 @@ def evaluate(
     for step in steps:
         read = partial(checkpoints.kept, run_dir, run=run, step=step)
         kept_one, seen = ranks.agreed(read), step * evaluation.config.train.batch_tokens
-        model.scheme = evaluation.scheme  # a job leaves that of a variant
         with reading(run_dir):
             model.load_state_dict(kept_one.weights)
         earlier = replace(evaluation, weights=kept_one.sha256, tokens_seen=seen, nats={})
@@ -207,13 +206,12 @@ class Job(NamedTuple):
         return [self._replace(spans=[*spans]) for spans in together]
 
     def cost(self, model: Transformer) -> int:
-        model.scheme = self.scheme
-        protocol = self.cells[0].protocol
-        if protocol.texts:
-            texts = scoring.passes({span: span for span in self.spans})
-            return sum(batch.cost(model) for batch in texts) * protocol.texts
-        passes = scoring.passes(scoring.hosts(model, self.spans, predicts=protocol.predicts))
-        return sum(batch.cost(model) for batch in passes) * max(1, len(self.replacements))
+        protocol, hosts = self.cells[0].protocol, {span: span for span in self.spans}
+        with model.under(self.scheme):
+            if not protocol.texts:
+                hosts = scoring.hosts(model, self.spans, predicts=protocol.predicts)
+            cost = sum(batch.cost(model) for batch in scoring.passes(hosts))
+        return cost * (protocol.texts or max(1, len(self.replacements)))
 
 
 def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[list[EvalRow]]:
@@ -347,34 +345,19 @@ def undefined(cell: Cell, scheme: Scheme | str, planned: Plan) -> str | None:
 
 def _scored(job: Job, evaluation: Evaluation) -> dict[Span, Scored]:
     """Returns the nats of the spans of a job."""
-    config, model = evaluation.config, evaluation.model
-    model.scheme = job.scheme
+    model = evaluation.model
     longest = max(job.cells, key=lambda cell: cell.length)
     protocol = longest.protocol
 
     def advance(n: int) -> None:
         evaluation.show.advance(n, at=longest.title)
 
-    if protocol.texts:
-        return protocol.scored(job.spans, evaluation, advance)
-    scored = [
-        scoring.score(
-            model,
-            job.spans,
-            evaluation.plan.corpus,
-            precision=config.eval.precision,
-            seed=config.seed,
-            ranks=evaluation.ranks,
-            advance=advance,
-            replace=replace,
-            protocol=protocol,
-        )
-        for replace in job.replacements or (None,)
-    ]
-    mean = {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.spans}
-    if protocol.name == HEADLINE:
-        evaluation.nats.update({(job.scheme, span): nats for span, nats in mean.items()})
-    return mean
+    score = partial(scoring.evaluated, model, job.spans, evaluation, advance, protocol=protocol)
+    with model.under(job.scheme):
+        if protocol.texts:
+            return protocol.scored(job.spans, evaluation, advance)
+        scored = [score(replace=replace) for replace in job.replacements or (None,)]
+    return {span: np.mean([nats[span] for nats in scored], axis=0) for span in job.spans}
 
 
 def replacements(protocol: Protocol, planned: Plan, *, seed: int) -> list[Replace]:

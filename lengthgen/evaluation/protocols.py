@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
 
 from lengthgen.config.overrides import overrides_of
 from lengthgen.config.registry import contributed
@@ -45,19 +47,21 @@ class Protocol:
     name: str
     summary: str  # what is scored, in a few words
     source: str
-    place: Callable[[int, Plan], Iterator[Span]] | None = None  # the windows of a length
+    # Which windows are scored:
+    place: Callable[[int, Plan], Iterator[Span]] | None = None  # those of a length
     block: BlockSize | None = None  # or how many of an endpoint's K targets share a window
-    objective: type[Objective] = Objective  # of the models that it scores
-    mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
-    by_position: bool = False  # rows keep sums by position; the longest length alone is scored
-    altered: Alteration | None = None  # the text beyond T of every target; lengths beyond T alone
-    in_stream: bool = False
     reads: tuple[str, ...] = ()  # what of the plan, besides the endpoints, decides the windows
     divides: bool = False  # lengths must divide max_context, else other tokens would be scored
+    # What of them:
+    altered: Alteration | None = None  # the text beyond T of every target; lengths beyond T alone
     matched: bool = False  # scored by itself, to the bit; rows keep sums over copy opportunities
-    predicts: bool = False  # the most likely token is kept beside the nats of the right one
-    texts: int = 0  # that it reads in place of each window, by `scored`; 0: it reads the windows
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # of its score; (0, 1) is a share
+    by_position: bool = False  # rows keep sums by position; the longest length alone is scored
+    mean: Literal["tokens", "windows"] = "tokens"  # what the loss is a mean over
+    # Of a kind that does more than score text:
+    objective: ClassVar[type[Objective]] = Objective  # of the models that it scores
+    predicts: ClassVar[bool] = False  # the likeliest token is kept beside the nats of the right one
+    texts: ClassVar[int] = 0  # that it reads in place of each window, by `scored`; 0: the windows
+    bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)  # of its score; (0, 1) is a share
 
     def block_of(self, length: int, config: Config) -> int:
         """Returns how many targets a window scores: all that it has, or those of its block."""
@@ -92,8 +96,6 @@ class Protocol:
 
     def manifest_parts(self, plan: Plan) -> list[object]:
         """Returns what, besides the corpus, decides which tokens are scored."""
-        if self.in_stream:
-            return ["stream", plan.blocks, plan.max_context]
         return [sorted(plan.endpoints), *(getattr(plan, name) for name in self.reads)]
 
     def settings(self, config: Config, plan: Plan) -> str:
@@ -133,18 +135,34 @@ class Protocol:
         self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: "Evaluation"
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
-        plan = evaluation.plan
-        return rows.per_document(
+        plan, found = evaluation.plan, [span for span in spans if span in scored]
+        nats = {span: np.column_stack([scored[span]])[:, 0] for span in found}
+        made = rows.per_document(
             spans,
-            {span: (self.targets(span, plan), scored[span]) for span in spans if span in scored},
+            {span: (self.targets(span, plan), nats[span]) for span in found},
             plan,
             copies=self.matched,
             by_position=self.by_position,
         )
+        windows = plan.by_cluster(found).values()
+        return [row | self.sums(w, scored, plan) for row, w in zip(made, windows, strict=True)]
+
+    def sums(
+        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
+    ) -> dict[str, Any]:
+        """Returns what else the row of these windows holds."""
+        return {}
 
     def is_complete(self, row: Mapping[str, Any], config: Config) -> bool:
         """True if a row holds all that the configuration wants in it."""
         return True
+
+
+class InStream(Protocol):
+    """Windows of all documents joined to a stream."""
+
+    def manifest_parts(self, plan: Plan) -> list[object]:
+        return ["stream", plan.blocks, plan.max_context]
 
 
 def known() -> dict[str, Protocol]:
@@ -191,7 +209,7 @@ class Evaluation:
     plan: Plan
     run_dir: Path
     model: "Transformer"
-    scheme: "Scheme"  # that it was trained with; that of a variant may be the model's now
+    scheme: "Scheme"  # that it was trained with; the model may act under that of a variant
     weights: str  # sha256 of their file
     tokens_seen: int
     ranks: "Ranks"
@@ -291,13 +309,12 @@ def _sliding_by(stride: int) -> Protocol:
 
 
 def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
-    return Protocol(
+    return InStream(
         name=name,
         summary=f"last {targets} tokens of as many windows of the stream: other tokens at each "
         "length",
         source=source,
         place=partial(_one_per_block, targets=targets),
-        in_stream=True,
     )
 
 
@@ -345,12 +362,11 @@ _ALL = (
         place=_whole,
         by_position=True,
     ),
-    Protocol(
+    InStream(
         name="alibi_nonoverlap",
         summary="documents joined to a stream, windows side by side, all tokens",
         source="ALiBi Tables 2-4, arXiv 2108.12409",
         place=partial(_nonoverlap, in_stream=True),
-        in_stream=True,
         divides=True,
     ),
     Protocol(
@@ -360,12 +376,11 @@ _ALL = (
         place=_exact,
         reads=("exact_targets", "longest"),
     ),
-    Protocol(
+    InStream(
         name="kerple",
         summary="as many windows of the stream at every length, all tokens: more text if longer",
         source="KERPLE, arXiv 2205.09921 (320 windows there)",
         place=partial(_one_per_block, targets=None),
-        in_stream=True,
     ),
     _last_of_blocks("dape", 256, source="DAPE, arXiv 2405.14722"),
     replace(

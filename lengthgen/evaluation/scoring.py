@@ -4,14 +4,15 @@ B windows, T tokens, D width.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, Ints, Span, Windows, text_of, window
-from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Protocol
+from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Evaluation, Protocol
 from lengthgen.evaluation.scored_text import Scored
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
@@ -35,6 +36,8 @@ class Pass(NamedTuple):
         return len(self.hosts) * sum(n * (of_token + shape.qkv_widths[0] * n) for n in read)
 
 
+Advance = Callable[[int], None]  # receives the cost of each pass
+Value = TypeVar("Value")
 Replace = Callable[[Ints, Span], Ints]  # inputs of a window with other text, those of a span
 
 
@@ -76,6 +79,43 @@ def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
     return {span: longest[span.document, span.start] for span in wanted}
 
 
+def over_passes(
+    model: Transformer,
+    batches: Sequence[Pass],
+    scored: Callable[[Pass], Sequence[Value]],
+    ranks: Ranks,
+    advance: Advance,
+) -> dict[Span, Value]:
+    """Returns what is scored of each window; each process takes every n-th forward pass."""
+    mine: dict[Span, Value] = {}
+    for batch in batches[ranks.rank :: ranks.world_size]:
+        mine |= dict(zip(batch.hosts, scored(batch), strict=True))
+        advance(batch.cost(model) * ranks.world_size)
+    return {host: value for part in ranks.gather(mine) for host, value in part.items()}
+
+
+def evaluated(
+    model: Transformer,
+    spans: Sequence[Span],
+    evaluation: Evaluation,
+    advance: Advance = lambda n: None,
+    *,
+    replace: Replace | None = None,
+    protocol: Protocol = PROTOCOLS[HEADLINE],
+) -> dict[Span, Scored]:
+    """Returns `score` as an evaluation wants it; of the matched tail each window once."""
+    config, corpus, known = evaluation.config, evaluation.plan.corpus, evaluation.nats
+    scored = partial(score, model, spans, corpus, precision=config.eval.precision, seed=config.seed)
+    scored = partial(scored, ranks=evaluation.ranks, advance=advance)
+    if protocol.name != HEADLINE:
+        return scored(replace=replace, protocol=protocol)
+    if all((model.scheme, span) in known for span in spans):
+        advance(sum(batch.cost(model) for batch in passes(hosts(model, spans, predicts=False))))
+    else:
+        known.update({(model.scheme, span): nats for span, nats in scored().items()})
+    return {span: known[model.scheme, span] for span in spans}
+
+
 @torch.inference_mode()
 def score(
     model: Transformer,
@@ -85,7 +125,7 @@ def score(
     precision: str,
     seed: int,
     ranks: Ranks,
-    advance: Callable[[int], None] = lambda n: None,
+    advance: Advance = lambda n: None,
     replace: Replace | None = None,
     protocol: Protocol = PROTOCOLS[HEADLINE],
 ) -> dict[Span, Scored]:
@@ -125,11 +165,7 @@ def score(
         kept_BT = (last_BT != IGNORED) & (last_BT < corpus.vocab_size)
         return [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
 
-    mine: dict[Span, Scored] = {}
-    for batch in passes(host_of)[ranks.rank :: ranks.world_size]:
-        mine |= dict(zip(batch.hosts, score_pass(batch), strict=True))
-        advance(batch.cost(model) * ranks.world_size)
-    nats_of = {host: nats for part in ranks.gather(mine) for host, nats in part.items()}
+    nats_of = over_passes(model, passes(host_of), score_pass, ranks, advance)
 
     def scored(span: Span) -> Scored:
         if span not in host_of:  # one token after another

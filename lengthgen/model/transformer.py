@@ -3,6 +3,8 @@
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys, V vocabulary.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -178,6 +180,15 @@ class Transformer(nn.Module):
     def head_weight(self) -> Tensor:
         """The matrix of the head, [V, D]."""
         return (self.embedding if self.head is None else self.head).weight
+
+    @contextmanager
+    def under(self, scheme: Scheme) -> Generator[None]:
+        """Lets another scheme act in place of the model's own."""
+        own, self.scheme = self.scheme, scheme
+        try:
+            yield
+        finally:
+            self.scheme = own
 
     def forward(
         self,

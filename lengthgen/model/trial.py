@@ -25,7 +25,7 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
     channel, and with part, file and line if a plugin's part raises, returns what does not fit, or
     makes loss or gradient infinite; and whatever `_check_outputs` refuses.
     """
-    scheme, parts = model.scheme, model.scheme.parts.items()
+    parts = model.scheme.parts.items()
     for name, part in parts:
         if isinstance(part, Part) and part.reads_alignment and part.alignment_ids is None:
             raise UserError(
@@ -54,9 +54,8 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
                         "relative_queries() needs relative_keys() of the same part"
                     )
             for variant in variants:
-                model.scheme = redesigned(model, variant)
-                _values(config, model)
-            model.scheme = scheme
+                with model.under(redesigned(model, variant)):
+                    _values(config, model)
             if of_plugins and not math.isfinite(loss + norm):
                 hides = "; visible must leave a key" * any(
                     p.overrides("visible") for p in of_plugins
@@ -66,7 +65,6 @@ def try_out(model: Transformer, config: Config, variants: Sequence[Design]) -> N
             if of_plugins and config.model.arch == "decoder":
                 _check_outputs(config, model, where=where)
     finally:
-        model.scheme = scheme
         model.zero_grad()
 
 

@@ -147,13 +147,11 @@ def attached(model: Transformer, **hooks: Callable[..., Any]) -> Generator[None]
             toeplitz=layer.toeplitz and hooks.keys().isdisjoint({"positions", "bias", "weights"}),
         )
 
-    model.scheme = copy.copy(scheme)
-    model.scheme.all = (*scheme.all, part)
-    model.scheme.layers = [joined(layer) for layer in scheme.layers]
-    try:
+    hooked = copy.copy(scheme)
+    hooked.all = (*scheme.all, part)
+    hooked.layers = [joined(layer) for layer in scheme.layers]
+    with model.under(hooked):
         yield
-    finally:
-        model.scheme = scheme
 
 
 def numbers(x: Tensor) -> Any:

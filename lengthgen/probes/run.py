@@ -76,14 +76,14 @@ def probe(
     variants = {name: redesigned(model, design) for name, design in designs}
     with status.run_lock(run_dir, "probe"):
         for variant, scheme in {None: model.scheme, **variants}.items():
-            model.scheme = scheme.requires_grad_(False)
-            cell = Cell(PROTOCOLS[HEADLINE], variant, config.train.length)
-            facts = cell_facts(cell, opened)
-            about = {key: facts[key] for key in OF_CELL.split()}
-            about |= {"windows": len(planned.endpoints), "eval_seed": config.eval.seed}
-            for each in chosen:
-                key = {**about, "probe": each.name, "code": digest_of(type(each))}
-                summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
+            with model.under(scheme.requires_grad_(False)):
+                cell = Cell(PROTOCOLS[HEADLINE], variant, config.train.length)
+                facts = cell_facts(cell, opened)
+                about = {key: facts[key] for key in OF_CELL.split()}
+                about |= {"windows": len(planned.endpoints), "eval_seed": config.eval.seed}
+                for each in chosen:
+                    key = {**about, "probe": each.name, "code": digest_of(type(each))}
+                    summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
     return summaries
 
 

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -141,9 +140,11 @@ class Answers(Objective):
         return None if prompt.endswith(end) else f"a prompt of {self.corpus.name} ends in {end}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class AnswersProtocol(Protocol):
     """All tests of a length: one row says where each answer goes wrong."""
+
+    objective = Answers
+    predicts = True
 
     def manifest_parts(self, plan: Plan) -> list[object]:
         return ["answers"]
@@ -202,6 +203,4 @@ ANSWERS = AnswersProtocol(
     summary="answers of a task: correct if greedy decoding writes all of it and its end",
     source="exact match under greedy decoding, as NoPE, arXiv 2305.19466",
     place=lambda length, plan: iter(plan.examples.get(length, ())),
-    objective=Answers,
-    predicts=True,
 )
