@@ -17,6 +17,7 @@ multiplies the two terms with q_i, not the third.
 P rows.
 """
 
+import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
@@ -48,10 +49,16 @@ class Deberta(Part):
         return self.projected(self.table[self.clip :], self.W_K, c)
 
     def scores(self, q_BHQK: Tensor, k_BHSK: Tensor, c: AttentionContext) -> Tensor:
-        rows_HNK = self.projected(self.table[: self.clip + 1].flip(0), self.W_Q, c)
-        scaled_BHSK = k_BHSK * (3 * c.shape.d_head) ** -0.5
-        p2c_BHSQ = at_distance(scaled_BHSK, rows_HNK.to(k_BHSK.dtype), c.exact_distance().mT)
-        return c.biased(products(q_BHQK, k_BHSK, c) + p2c_BHSQ.mT.to(c.dtype))
+        rows_HNK = self.projected(self.table[: self.clip + 1].flip(0), self.W_Q, c).to(k_BHSK.dtype)
+        scaled_BHSK, distance_SQ = k_BHSK * (3 * c.shape.d_head) ** -0.5, c.exact_distance().mT
+        S, Q = distance_SQ.shape[-2:]
+        n_far = max(0, S - Q - self.clip) if c.hooks.contiguous else 0  # k or more from all queries
+        near_BHSK = scaled_BHSK[:, :, n_far:]
+        p2c_BHQS = at_distance(near_BHSK, rows_HNK, distance_SQ[..., n_far:, :]).mT
+        if n_far:
+            far_BHQS = (scaled_BHSK[:, :, :n_far] @ rows_HNK[:, -1:].mT).mT.expand(-1, -1, Q, -1)
+            p2c_BHQS = torch.cat([far_BHQS, p2c_BHQS], dim=-1)
+        return c.biased(products(q_BHQK, k_BHSK, c).add_(p2c_BHQS))
 
     def projected(self, rows_PD: Tensor, W: Tensor, c: AttentionContext) -> Tensor:
         """Returns the rows under this layer's matrix, [H, P, K] in c.dtype."""
