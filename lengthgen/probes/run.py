@@ -19,7 +19,6 @@ from lengthgen.experiment import Experiment
 from lengthgen.files import append_rows, read_rows, replace_file
 from lengthgen.model.build import redesigned
 from lengthgen.probes.base import Panel, Probe, ProbeInputs, ProbeRow
-from lengthgen.probes.sections import LOG
 from lengthgen.report.style import new_figure, saved, styled
 from lengthgen.runs import status
 from lengthgen.runs.distributed import ALONE
@@ -97,7 +96,8 @@ def _summary(chosen: Probe, run_dir: Path, key: ProbeRow, inputs: ProbeInputs) -
 
     Raises UserError for any error of a probe, with its line; nothing is written then.
     """
-    log, picture = run_dir / LOG, run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
+    log = run_dir / probes.LOG
+    picture = run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
     kept = [row for row in read_rows(log) if key.items() <= row.items()]
     with errors_of(type(chosen), where=f"probe {chosen.name}"):
         # As they are read again.

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthgen.files import is_there, read_rows
-
-LOG = "probes.jsonl"
+from lengthgen.probes import LOG
 
 
 def _section(rows: Any) -> Any:
