@@ -1,6 +1,6 @@
 """The Python API: what the commands do, for scripts and notebooks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from lengthgen.config import compose, schema
 from lengthgen.config.overrides import overrides_of
 from lengthgen.config.sections import flatten
 from lengthgen.config.user import root_of
+from lengthgen.data.sources import Say
 from lengthgen.errors import UserError
 from lengthgen.evaluation import callables
 from lengthgen.evaluation.callables import Logits
@@ -24,7 +25,7 @@ from lengthgen.report.load import of_model, only
 from lengthgen.report.series import select
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
-from lengthgen.terminal import Progress
+from lengthgen.terminal import Progress, unsaid
 
 Run = str | Path  # a run directory, or below runtime.root a run id or its unique beginning
 
@@ -150,7 +151,7 @@ def results(
 
 
 def _curves(
-    rows: pd.DataFrame, checkpoints: bool, *, per: str = "series", say: Callable[[str], Any] = len
+    rows: pd.DataFrame, checkpoints: bool, *, per: str = "series", say: Say = unsaid
 ) -> pd.DataFrame:
     """Returns the curves of runs at their last checkpoint, or at all; says what is left out."""
     tables: list[pd.DataFrame] = []

@@ -21,7 +21,7 @@ from lengthgen.errors import Stopped, UserError
 from lengthgen.files import Row, hash_of, writing
 from lengthgen.runs import directory, status
 from lengthgen.runs.signals import SCHEDULER, handled
-from lengthgen.terminal import from_here, millions
+from lengthgen.terminal import from_here, millions, unsaid
 
 if TYPE_CHECKING:
     import wandb
@@ -209,7 +209,7 @@ class Tracker:
             **({"mode": mode} if mode else {}),
         )
         keep: Any = self._warnings.append  # what wandb's threads would print on the terminal
-        term.termsetup(settings, SimpleNamespace(info=len, warning=keep, error=keep))  # pyright: ignore[reportArgumentType]
+        term.termsetup(settings, SimpleNamespace(info=unsaid, warning=keep, error=keep))  # pyright: ignore[reportArgumentType]
         return wandb.setup(settings).settings.mode
 
     def _init(self, mode: Any) -> "wandb.Run":

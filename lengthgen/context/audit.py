@@ -1,10 +1,8 @@
 """The audit of a model: how much context it uses, on one page with one sentence on top."""
 
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.experiment import Experiment
 from lengthgen.hub import imported
 from lengthgen.report import report
-from lengthgen.report.load import asked, load_rows, only
+from lengthgen.report.load import asked, config_json, load_rows, only
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import (
@@ -76,8 +74,8 @@ def audit(
     Where memory or time ends, the page shows what was measured up to there.
     """
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    asking = experiment.of_run(run_dir, changes)
-    T, wanted = asking.config.train.length, [*lengths] or _fitting(asking, run_dir, say)
+    given = experiment.of_run(run_dir, changes)
+    T, wanted = given.config.train.length, [*lengths] or _fitting(given, run_dir, say)
     measures = changes | {"eval.lengths": wanted, "eval.variants": [*variants]}
     settings = [measures | {"eval.protocols": [*AUDITED]}]
     asking = experiment.of_run(run_dir, settings[0])
@@ -108,20 +106,12 @@ def audit(
         tables.append(only(rows, measured) if measured else rows)
     rows = pd.concat(tables)
     rows.attrs = tables[0].attrs
-    rows["config"] = rows["config"].map(partial(_with_effective, asking.config.eval.effective))
-    made = [
-        audit_section(rows.reset_index(drop=True)),
-        *report.sections(rows.reset_index(drop=True)),
-    ]
+    rows["config"] = config_json(given.config)  # with the eval.effective of now
+    rows = rows.reset_index(drop=True)
+    made = [audit_section(rows), *report.sections(rows)]
     made = [part for part in made if part.title != of_context.TITLE]
     page, *_ = report.write_pages(rows, made, out or run_dir / "audit")
     return made, page
-
-
-def _with_effective(share: float, config: str) -> str:
-    """Returns the JSON of a run with the share that is asked for now."""
-    plain = json.loads(config)
-    return json.dumps({**plain, "eval": {**plain["eval"], "effective": share}})
 
 
 def _fitting(asking: Experiment, run_dir: Path, say: Say) -> list[int]:

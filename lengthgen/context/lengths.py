@@ -10,10 +10,8 @@ The interval of a length is that of its test, inverted: from the longest length 
 interval of the tested number passes whole, to that up to which some of it passes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -22,6 +20,7 @@ from lengthgen.context.forgetting import FORGETTING
 from lengthgen.context.retrieval import DEPTHS, DRAWN, FORMS, RETRIEVAL
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.report.intervals import Estimate, gap
+from lengthgen.report.load import eval_of
 from lengthgen.report.series import short
 from lengthgen.report.statistics import EPS, CurvePoint, Sums, bounded, loss_of, scores, unchanged
 
@@ -119,8 +118,7 @@ def form_places(form: str) -> range:
 
 def kept_share(rows: pd.DataFrame) -> float:
     """Returns eval.effective of the first of the rows, or what it is without being given."""
-    wanted: dict[str, Any] = json.loads(rows["config"].iloc[0]).get("eval", {})
-    return wanted.get("effective", Eval.model_fields["effective"].default)
+    return eval_of(rows).get("effective", Eval.model_fields["effective"].default)
 
 
 def effective(rows: pd.DataFrame, series: str, form: str) -> Reach | None:

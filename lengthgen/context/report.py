@@ -16,6 +16,7 @@ from lengthgen.context.key_tokens import KEY_TOKENS
 from lengthgen.context.lengths import Reach, curve_points, hits, own_rows, share
 from lengthgen.context.retrieval import DEPTHS, FORMS, RETRIEVAL
 from lengthgen.report import figures, interactive, style
+from lengthgen.report.load import eval_of
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import Selection, select, short
 from lengthgen.report.statistics import Sums, perplexity, scores, shown_number
@@ -175,7 +176,7 @@ def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:
         ]
         part = f"{last['n_scores'] / last['n_tokens']:.1%}"
         lines.append([TableCell(str(name)), TableCell(part), *cells, TableCell(f"{others:.3f}")])
-    chosen = of_keys["config"].astype(str).iloc[0].partition('"evaluator": "')[2].partition('"')[0]
+    chosen = eval_of(of_keys).get("evaluator")
     yield Table(
         title="Perplexity of key tokens, by context length",
         head=["scheme", "share", *map(short, columns), f"loss of others at {short(columns[-1])}"],

@@ -8,16 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import (
-    ConfigDict,
-    NonNegativeInt,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from lengthgen.errors import UserError
 from lengthgen.files import read_bytes, read_rows
@@ -26,21 +19,35 @@ from lengthgen.runs import status
 HEADLINE = "tail"  # scores the same tokens at every length; reference variants are evaluated too
 KEPT_ROWS = "kept.jsonl"  # rows of the checkpoints that train.keep_checkpoints keeps
 
-_TEXTS = ["scheme", "model", "corpus", "fingerprint", "protocol", "parts", "endpoints", "precision"]
-_COUNTS = ["seed", "tokens_seen", "max_context", "n_documents", "n_tokens", "n_bytes", "n_windows"]
+# The columns of rows by what a value is, in a table of rows too (report/load.py). Always there:
+LABELS = ["scheme", "model", "corpus", "fingerprint", "parts", "protocol", "precision", "endpoints"]
+INTEGERS = ["seed", "train_length", "tokens_seen", "max_context", "length", "n_documents"]
+COUNTS = ["n_tokens", "n_bytes", "n_windows"]
+# Absent, or null, from some rows:
+NAMES = ["variant", "document", "group", "skipped", "trained_in", "unit", "weights", "settings"]
+COUNTED = ["targets", "copy_tokens", "token_hits", "stop_errors"]
+REALS = ["nats", "window_nats", "unigram_nats", "copy_nats", "chance", "n_scores"]
+ARRAYS = [
+    *("position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"),
+    *("hits", "exact", "tries"),
+]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Length = Annotated[_Count, Field(gt=0)]
 _FIELDS: dict[str, Any] = {
-    **dict.fromkeys(_TEXTS, (str, ...)),
-    **dict.fromkeys(_COUNTS, (NonNegativeInt, ...)),
-    **dict.fromkeys(("length", "train_length"), (PositiveInt, ...)),
+    **dict.fromkeys(LABELS, (str, ...)),
+    **dict.fromkeys([*INTEGERS, *COUNTS], (_Count, ...)),
+    **dict.fromkeys(NAMES, (str | None, None)),
+    **dict.fromkeys(COUNTED, (Annotated[int | None, Field(ge=0, lt=2**63)], None)),
+    **dict.fromkeys(REALS, (float | None, None)),
+    **dict.fromkeys(ARRAYS[:2], (list[float] | None, None)),
+    **dict.fromkeys(ARRAYS[2:], (list[float | bool | None] | None, None)),
+    **dict.fromkeys(("length", "train_length"), (_Length, ...)),
     **dict.fromkeys(("variant", "document"), (str | None, ...)),
-    **dict.fromkeys(("weights", "trained_in", "skipped", "unit", "settings"), (str | None, None)),
     **dict.fromkeys(("nats", "window_nats"), (float | None, ...)),
-    **dict.fromkeys(("unigram_nats", "copy_nats"), (float | None, None)),
-    **dict.fromkeys(("targets", "copy_tokens"), (NonNegativeInt | None, None)),
-    **dict.fromkeys(("position_nats", "position_tokens"), (list[float] | None, None)),
+    "score": (Annotated[float | None, Field(allow_inf_nan=True)], None),  # nan where it diverged
     "packed": (bool, ...),
 }
-# What is read of a row: a value of another type would hide all other runs.
+# A value of another type would hide all other runs.
 _Row = create_model("_Row", __config__=ConfigDict(strict=True, allow_inf_nan=False), **_FIELDS)
 
 

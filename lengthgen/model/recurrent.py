@@ -37,6 +37,7 @@ class RecurrentTransformer(Transformer):
         super().__init__(config, design, vocab_size=vocab_size)
         self.n_rows = config.train.batch
         self.row_memory: Memory | None = None
+        # Those that this process trains: no buffer, which DDP would make those of the first one.
         self.own_rows = torch.zeros(self.n_rows, dtype=torch.bool, device="cpu")
 
     @property
@@ -93,7 +94,8 @@ class RecurrentTransformer(Transformer):
         x_BTD, after = self.segment(tokens_BT, before, n_last=T, generator=generator)
         x_NBMD[:, rows_B] = after.x_NBMD.to(x_NBMD.dtype)
         left_padding_B[rows_B] = after.left_padding_B
-        self.own_rows[rows_B.cpu()] = True
+        self.own_rows = self.own_rows.to(rows_B.device)  # once
+        self.own_rows[rows_B] = True
         return x_BTD
 
     def carried(self) -> tuple[Tensor, ...]:

@@ -19,43 +19,34 @@ import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
 from lengthgen.errors import UserError
+from lengthgen.evaluation import stored
 from lengthgen.evaluation.protocols import named
-from lengthgen.evaluation.stored import stored, stored_kept
+from lengthgen.evaluation.rows import DIVERGED
 from lengthgen.files import is_there, replace_file
 from lengthgen.runs import directory, status
 
 ROWS, MANIFEST = "rows.parquet", "manifest.json"
 # What all rows of a cell share, the cell's own key first.
 CELL = ["run", "variant", "protocol", "targets", "precision", "endpoints", "tokens_seen", "length"]
-# The columns by type. Names, and those that may be absent:
-LABELS = [
-    *("run", "recipe", "scheme", "model", "corpus", "fingerprint", "state"),
-    *("parts", "protocol", "precision", "endpoints"),
-]
-OPTIONAL = ["variant", "document", "group", "skipped", "trained_in", "unit", "weights", "settings"]
-FLAGS, JSONS = ["packed", "reference"], ["config", "environment"]  # JSON of a run
-INTEGERS = ["seed", "train_length", "tokens_seen", "max_context", "length", "n_documents"]
-REALS = [
-    *("nats", "n_tokens", "n_bytes", "n_windows", "window_nats", "unigram_nats", "copy_nats"),
-    *("copy_tokens", "targets", "token_hits", "stop_errors", "chance", "score", "n_scores"),
-    *("parameters", "train_seconds", "peak_mib", "tokens_per_s"),
-]
-ARRAYS = [
-    *("position_nats", "position_tokens", "first_wrong", "edit_distances", "results_right"),
-    *("hits", "exact", "tries"),
-]
+JSONS = ["config", "environment"]  # of a run
 OF_CONTEXT = ["score", "n_scores", "hits", "exact", "tries"]  # which rows of text alone may lack
-COLUMNS = [*LABELS, *OPTIONAL, *FLAGS, *INTEGERS, *REALS, *ARRAYS, *JSONS]
 TYPES: dict[str, Any] = {
-    **dict.fromkeys([*LABELS, *OPTIONAL, *ARRAYS], object),
-    **{**dict.fromkeys(FLAGS, "bool"), **dict.fromkeys(INTEGERS, "int64")},
-    **{**dict.fromkeys(REALS, "float64"), **dict.fromkeys(JSONS, "category")},
+    **dict.fromkeys(["run", "recipe", "state", *stored.LABELS, *stored.NAMES], object),
+    **dict.fromkeys(stored.ARRAYS, object),
+    **dict.fromkeys(["packed", "reference"], "bool"),
+    **dict.fromkeys(stored.INTEGERS, "int64"),
+    **dict.fromkeys([*stored.COUNTS, *stored.COUNTED, *stored.REALS, "score"], "float64"),
+    **dict.fromkeys(["parameters", "train_seconds", "peak_mib", "tokens_per_s"], "float64"),
+    **dict.fromkeys(JSONS, "category"),
 }
-LOST = ["nats", "window_nats", "copy_nats", "position_nats", *ARRAYS[3:5]]  # where a run diverged
+COLUMNS = [*TYPES]
+OBJECTS = [name for name, kind in TYPES.items() if kind is object]
+LOST = [*DIVERGED, "edit_distances", "results_right"]  # where a run diverged in training
 ENVIRONMENT = ["commit", "python", "platform", "processor", "lengthgen", "libraries", "devices"]
 LOCAL = ("runtime.root=", "runtime.cache=")  # left out of commands: folders of one machine
 
-Measured = tuple[Path, Config, list[dict[str, Any]]]  # rows of eval.jsonl
+# What is known of a run, its reference variants, and rows of eval.jsonl.
+Measured = tuple[dict[str, Any], Sequence[str], list[dict[str, Any]]]
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +77,11 @@ def load_rows(
             config = directory.load_config(path)
             if other := folders.get(config.run_id):
                 raise UserError(f"it is run {config.run_id}, which lies in {other} too")
-            if rows := stored(path, run=config.run_id):
+            if rows := stored.stored(path, run=config.run_id):
                 below = rows[-1]["tokens_seen"]
-                rows = stored_kept(path, run=config.run_id, below=below) + rows
+                rows = stored.stored_kept(path, run=config.run_id, below=below) + rows
                 _refuse_unknown(row["protocol"] for row in rows)
-                measured.append((path, config, rows))
+                measured.append((_about(path, config), config.eval.reference_variants, rows))
             elif (state := status.read_status(path, run=config.run_id).state) == "running":
                 raise UserError("it is being trained; report again when it is done")
             elif state == "diverged":
@@ -100,7 +91,7 @@ def load_rows(
             else:
                 raise UserError(f"its training is {state}; rerun lengthgen train to resume")
             folders[config.run_id] = str(path)
-    tables += _tables(measured, say)
+    tables += [_table(measured)] if measured else []
     for path, config in diverged:
         with directory.or_said(path, "shown", say):
             likes = [table[table["recipe"] == config.recipe] for table in tables]
@@ -176,27 +167,15 @@ class Folders(dict[str, str]):
         return self
 
 
-def _tables(measured: Sequence[Measured], say: Callable[[str], None]) -> list[pd.DataFrame]:
-    """Returns the rows of runs, typed all at once: of each alone if one is damaged."""
-    try:
-        return [_table(measured)] if measured else []
-    except Exception:
-        tables = list[pd.DataFrame]()
-        for run in measured:
-            with directory.or_said(run[0], "shown", say):
-                tables.append(_table([run]))
-        return tables
-
-
 def _table(measured: Sequence[Measured]) -> pd.DataFrame:
     """Returns the rows of eval.jsonl with what is known of their runs."""
-    about = pd.DataFrame([_about(path, config) for path, config, _ in measured]).set_index("run")
+    about = pd.DataFrame([of_run for of_run, *_ in measured]).set_index("run")
     rows = pd.DataFrame([row for *_, held in measured for row in held]).reindex(columns=COLUMNS)
     of_task = ["unit", "chance"]  # which a skipped length of a task lacks
     of_run = rows.groupby("run")[of_task]
     rows[of_task] = of_run.ffill().fillna(of_run.bfill())
     rows = rows.assign(**{str(name): rows["run"].map(about[name]) for name in about})
-    references = {config.run_id: config.eval.reference_variants for _, config, _ in measured}
+    references = {of_run["run"]: names for of_run, names, _ in measured}
     of_row = zip(rows["run"], rows["variant"], strict=True)
     return typed(rows.assign(reference=[variant in references[run] for run, variant in of_row]))
 
@@ -208,33 +187,45 @@ def _about(path: Path, config: Config) -> dict[str, Any]:
     steps = zip(pairwise(tokens), log, strict=True)
     seconds = math.fsum((b - a) / row["train/tokens_per_s"] for (a, b), row in steps)
     provenance = directory.read_provenance(path, run=config.run_id)
-    plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
-    return {
-        "run": config.run_id,
-        "recipe": config.recipe,
-        "seed": config.seed,
+    costs = {
         "parameters": provenance.get("n_parameters"),
         "train_seconds": seconds or None,
         "peak_mib": max((row["train/peak_mib"] for row in log), default=None),
         "tokens_per_s": tokens[-1] / seconds if seconds else None,
+    }
+    return {
+        **{name: None if x is None else float(x) for name, x in costs.items()},  # or it is refused
+        "run": config.run_id,
+        "recipe": config.recipe,
+        "seed": config.seed,
         "state": status.read_status(path, run=config.run_id).state,
-        "config": json.dumps(plain, default=str),
+        "config": config_json(config),
         "environment": json.dumps(_environment(provenance)),
     }
+
+
+def config_json(config: Config) -> str:
+    """Returns a configuration as rows hold it, without its place on this machine."""
+    plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
+    return json.dumps(plain, default=str)
+
+
+def eval_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """Returns `eval` of the first row's configuration; empty where it is not known."""
+    return json.loads(rows["config"].iloc[0]).get("eval", {})
 
 
 def of_model(rows: Sequence[Mapping[str, Any]], config: Config) -> pd.DataFrame:
     """Returns rows of a model that is no run, as `load` returns those of runs."""
     about = {"recipe": config.recipe, "state": "done", "reference": False}
-    plain = {key: value for key, value in to_plain(config).items() if key != "runtime"}
-    about |= {"config": json.dumps(plain), "environment": json.dumps({"command": ""})}
+    about |= {"config": config_json(config), "environment": json.dumps({"command": ""})}
     return typed(pd.DataFrame(rows).assign(**about))
 
 
 def typed(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the table with a type for each column that does not depend on its values."""
     table = table.reindex(columns=COLUMNS).astype(TYPES)
-    objects: Any = table[[*LABELS, *OPTIONAL, *ARRAYS]]
+    objects: Any = table[OBJECTS]
     return table.assign(**objects.where(objects.notna(), None))
 
 
@@ -273,7 +264,7 @@ def _saved(path: Path) -> pd.DataFrame:
         raise UserError(f"{path.name} lacks the column {missing[0]}; report its runs again")
     _refuse_unknown(table["protocol"])
     table = table.reindex(columns=COLUMNS)
-    arrays: dict[str, Any] = {name: [*map(_plain, table[name])] for name in ARRAYS}
+    arrays: dict[str, Any] = {name: [*map(_plain, table[name])] for name in stored.ARRAYS}
     return typed(table.assign(**arrays))
 
 

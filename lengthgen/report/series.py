@@ -14,7 +14,7 @@ from lengthgen.config.sections import flatten
 from lengthgen.config.user import root_of
 from lengthgen.errors import UserError, shortened
 from lengthgen.escaping import visible, without_folders
-from lengthgen.report.load import CELL, is_complete, is_last
+from lengthgen.report.load import CELL, eval_of, is_complete, is_last
 from lengthgen.terminal import millions
 
 UPPER_BOUND = " (upper bound)"  # ends the names of series that read alignment ids
@@ -191,7 +191,7 @@ def _left_out(
         if remedy is None:
             yield line, ""
             continue
-        wanted = json.loads(of_run["config"].iloc[0]).get("eval", {})
+        wanted = eval_of(of_run)
         usual = {*overrides_of({"eval": wanted})}
         words = [f"{k}={x}" for k, x in (remedy or _words(of_run.iloc[-1])).items()]
         words = [word for word in words if word not in usual]

@@ -30,9 +30,14 @@ def head_width(shape: ModelDims, d_head: int) -> str:
     return f"model.d_head={d_head}" if apart else f"model.d_model={shape.n_heads * d_head}"
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """Returns float64, or float32 on MPS, which has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def running_sum(x: Tensor) -> Tensor:
-    """Returns the cumulative sum over the last dimension, in float64 where the device has it."""
-    return x.to(x.dtype if x.device.type == "mps" else torch.float64).cumsum(-1)
+    """Returns the cumulative sum over the last dimension, in the widest type of the device."""
+    return x.to(widest(x.device)).cumsum(-1)
 
 
 def normal(*sizes: int, std: float) -> nn.Parameter:

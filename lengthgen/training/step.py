@@ -20,6 +20,7 @@ from lengthgen.model.dropout import seed_dropout
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import Ranks
+from lengthgen.schemes.parameters import widest
 from lengthgen.training.optim import optimizers_of, set_rates
 
 
@@ -62,8 +63,7 @@ def fresh_state(
     config: Config, objective: Objective, model: Transformer, *, device: torch.device
 ) -> TrainingState:
     """Returns the state before the first step of a model that was just created."""
-    wide = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
-    nats, last = (torch.zeros(n, dtype=wide, device=device) for n in ((), 4))
+    nats, last = (torch.zeros(n, dtype=widest(device), device=device) for n in ((), 4))
     model = model.to(device).train()
     optimizers = optimizers_of(model, config.train)
     return TrainingState(config, objective, 0, nats, 0, model, optimizers, last)

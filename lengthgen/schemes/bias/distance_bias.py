@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lengthgen.schemes.base import AttentionContext, Part
+from lengthgen.schemes.parameters import widest
 
 
 class DistanceBias(Part, ABC):
@@ -30,7 +31,7 @@ def over_distances(table: Callable[[Tensor], Tensor], c: AttentionContext) -> Te
     [B, H, Q, S]. The table is computed in float64 and rounded once.
     """
     d = c.exact_distance()
-    wide = torch.float32 if d.device.type == "mps" else torch.float64  # MPS has no float64
+    wide = widest(d.device)
     # To ask the tensor would wait for a GPU, and cut what is compiled in two.
     numbered = bool(c.hooks.bias) and c.hooks.contiguous
     last = c.rows.stop if c.shape.causal else c.cols.stop
