@@ -8,8 +8,8 @@ import pandas as pd
 import tokenizers
 
 from lengthgen import experiment, generation, pipeline
-from lengthgen.config import compose, schema
-from lengthgen.config.overrides import overrides_of
+from lengthgen.config import schema
+from lengthgen.config.overrides import checked_changes, overrides_of
 from lengthgen.config.sections import flatten
 from lengthgen.config.user import root_of
 from lengthgen.data.sources import Say
@@ -95,8 +95,7 @@ def evaluate(
     """
     requested = {"lengths": lengths, "protocols": protocols, "variants": variants}
     changes = {f"eval.{key}": _listed(v) for key, v in requested.items() if v is not None}
-    changes |= flatten(values)
-    compose.check_changes(changes, ("eval", "runtime"))
+    changes = checked_changes(changes | flatten(values), ("eval", "runtime"))
     run_dir = directory.find(str(run), root_of(changes))
     kept = "all" if checkpoints == "all" else [int(n) for n in _listed(checkpoints)]
     asked = experiment.of_run(run_dir, changes, plugins=_paths(plugins))
@@ -211,8 +210,7 @@ def measure(
         >>> curve = lengthgen.measure(model, documents, lengths=[512, 2048], protocols="forgetting")
     """
     wanted = sorted(int(n) for n in _listed(lengths))
-    changes = flatten(values)
-    compose.check_changes(changes, ("eval", "runtime"))
+    changes = checked_changes(flatten(values), ("eval", "runtime"))
     given: dict[str, Any] = {
         **{"model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},
         **{"train.length": (T := train_length or wanted[-1]), "train.batch_tokens": T},

@@ -39,6 +39,7 @@ class Experiment:
     """All of a run that needs neither text nor weights; equal ones are of one configuration."""
 
     config: Config
+    is_auto: bool = field(compare=False)  # train.precision=auto chose this precision
     plugins: tuple[Plugin, ...]
     source: "Source" = field(compare=False)
     objective: "Objective" = field(compare=False)
@@ -55,6 +56,23 @@ class Experiment:
     @property
     def run_dir(self) -> Path:
         return self.config.run_dir
+
+    @property
+    def begun_elsewhere(self) -> str | None:
+        """Says which run a machine with another native precision began with the same words.
+
+        Two precisions are two runs, of two names. None if this one is there.
+        """
+        config, chosen = self.config, self.config.train.precision
+        other = "fp32" if chosen == "bf16" else "bf16"
+        train = config.train.model_copy(update={"precision": other})
+        run_dir = config.model_copy(update={"train": train}).run_dir
+        if not self.is_auto or self.run_dir.exists() or not run_dir.exists():
+            return None
+        return (
+            f"train.precision=auto means {chosen} on this machine, and this is a run of its own: "
+            f"{run_dir} is in {other}; train.precision={other} continues it"
+        )
 
     @property
     def evaluated_variants(self) -> "list[Design]":
@@ -87,9 +105,11 @@ class Experiment:
     ) -> "Opened":
         """Returns the experiment with its text, whose token cache it builds, and what is scored.
 
-        `loaded` keeps corpora for other experiments. Raises UserError, as `plan` does, for a corpus
-        that lacks the lengths.
+        Of a run that is given, parts whose code has changed are named. `loaded` keeps corpora for
+        other experiments. Raises UserError, as `plan` does, for a corpus that lacks the lengths.
         """
+        if run_dir is not None:
+            directory.say_edited(run_dir, self.scheme.code, run=self.run_id, say=say)
         run_dir, loaded = run_dir or self.run_dir, {} if loaded is None else loaded
         begun_on = directory.read_provenance(run_dir, run=self.run_id).get("fingerprint")
         key = f"{self.config.corpus.model_dump_json()} {self.config.plugins} {begun_on}"
@@ -128,7 +148,6 @@ class Opened:
         with reading(run_dir):
             checkpoint = checkpoints.final(config, run_dir)
             model.load_state_dict(checkpoint.weights)
-        directory.say_edited(run_dir, model.scheme.code, run=config.run_id, say=show.say)
         seen = checkpoint.step * config.train.batch_tokens
         return self.scored(
             model.to(device).eval(),
@@ -286,6 +305,7 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
     from lengthgen.data.sources import source_of
     from lengthgen.evaluation.protocols import protocols_of
     from lengthgen.model.build import architecture
+    from lengthgen.runs import devices
     from lengthgen.training import init_from
 
     source, corpus = source_of(draft.corpus, plugins)
@@ -299,7 +319,11 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
     )
     scheme = design_of(draft.scheme.parts)
     of_scheme = draft.scheme.model_copy(update={"parts": scheme.parts})
-    typed = {"corpus": corpus, "scheme": of_scheme, "train": init_from.identified(draft)}
+    train = init_from.identified(draft)
+    if is_auto := train.precision == "auto":
+        precision = devices.native_precision(draft.runtime.device)
+        train = train.model_copy(update={"precision": precision})
+    typed = {"corpus": corpus, "scheme": of_scheme, "train": train}
     config = Config.model_validate(dict(draft) | typed)
     objective = objective_of(config, source)
     objective.check()
@@ -329,6 +353,7 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
             variants[name] = design
     return Experiment(
         config=config,
+        is_auto=is_auto,
         plugins=plugins,
         source=source,
         objective=objective,

@@ -21,6 +21,7 @@ from lengthgen.runs.distributed import Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training import init_from
 from lengthgen.training import trainer as training
+from lengthgen.training.step import fresh_state
 
 
 def train(experiment: Experiment) -> list[EvalRow]:
@@ -104,8 +105,11 @@ def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) 
     has its first weights.
     """
     config, objective, run_dir = experiment.config, experiment.objective, experiment.run_dir
+    code = experiment.scheme.code
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
+    if line := experiment.begun_elsewhere:
+        show.say(line)
     opened = experiment.opened(say=show.say)
     corpus = opened.corpus
     trained = ranks.gather(ranks.is_main and checkpoints.has_final(config))[0]
@@ -123,11 +127,11 @@ def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) 
             stack.enter_context(status.record_status(run_dir, **ids))
             directory.write_config(config, run_dir, experiment.plugins)
             if model is not None:
-                weights, code = dict(model.named_parameters()), model.scheme.code
+                weights = dict(model.named_parameters())
                 directory.write_provenance(
                     run_dir, corpus, run=config.run_id, weights=weights, code=code
                 )
-                directory.say_edited(run_dir, code, run=config.run_id, say=show.say)
+            directory.say_edited(run_dir, code, run=config.run_id, say=show.say)
         stack.enter_context(ranks.together())
         ranks.barrier()
         # An agent of a W&B sweep waits for what is done too.
@@ -140,17 +144,9 @@ def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) 
                 for view in views:
                     view.row(row)
 
-            training.train(
-                config,
-                objective,
-                corpus,
-                model,
-                device,
-                ranks=ranks,
-                show=show,
-                log=log,
-                validate=validator(config, objective, opened.plan, ranks=ranks),
-            )
+            state = fresh_state(config, objective, model, device=device)
+            validate = validator(config, objective, opened.plan, ranks=ranks)
+            training.train(state, corpus, ranks=ranks, show=show, log=log, validate=validate)
         rows = evaluate(experiment, run_dir, ranks=ranks, show=show, opened=opened)
         for view in views:
             view.results()

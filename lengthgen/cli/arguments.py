@@ -125,15 +125,13 @@ def chosen_runs(
 
     Raises UserError for a key that is unknown in the sections.
     """
-    from lengthgen.config import compose
-    from lengthgen.config.overrides import plain_values
+    from lengthgen.config.overrides import checked_changes, plain_values
     from lengthgen.config.user import root_of
     from lengthgen.runs import directory
 
     names, overrides = names_and_overrides(arguments)
     changing = [w for w in overrides if w.startswith(tuple(f"{name}." for name in sections))]
-    changes = plain_values(changing)
-    compose.check_changes(changes, sections)
+    changes = checked_changes(plain_values(changing), sections)
     root = root_of(changes)
     found, conditions = named_runs(names, root), [w for w in overrides if w not in changing]
     if conditions:

@@ -60,13 +60,11 @@ def show_corpus(
 
 def _kept(words: list[str], remove: str | None) -> None:
     """Lists the folders of the token cache, or removes those of a name or glob."""
-    from lengthgen.config import compose
-    from lengthgen.config.overrides import plain_values
+    from lengthgen.config.overrides import checked_changes, plain_values
     from lengthgen.config.user import own_defaults, user_cache
     from lengthgen.data import token_cache
 
-    changes = plain_values(words)
-    compose.check_changes(changes, ("runtime",))
+    changes = checked_changes(plain_values(words), ("runtime",))
     given = (own_defaults() | changes)["runtime.cache"]
     cache_dir = Path(given).expanduser() if given else user_cache() / "corpora"
     if remove is not None:

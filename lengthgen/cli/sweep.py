@@ -155,6 +155,8 @@ def _prepare(points: Sequence["Point"], *, here: bool) -> None:
     from lengthgen.runs.distributed import ALONE
 
     loaded: dict[str, Any] = {}
+    if line := next(filter(None, (point.experiment.begun_elsewhere for point in points)), None):
+        warn(line)
     for point in points:
         try:
             if here:

@@ -26,7 +26,7 @@ from lengthgen.config.overrides import (
     several_values,
     shell_words,
 )
-from lengthgen.config.user import sent_defaults, user_defaults
+from lengthgen.config.user import sent_defaults, shipped_defaults, user_defaults
 from lengthgen.errors import UserError, shortened, suggestion
 
 
@@ -86,7 +86,8 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
                 f"{override.input_line}: only the syntax is Hydra's; runs are in runtime.root=DIR, "
                 "and lengthgen sweep takes --jobs N and --slurm"
             )
-    of_user = beneath(overrides_of(user_defaults()), overrides, config_dir=config_dir)
+    of_user = overrides_of(user_defaults(shipped_defaults()))
+    of_user = beneath(of_user, overrides, config_dir=config_dir)
     every = parse_words([*of_user, *overrides])
     none = ("study", None)  # the default, which Hydra takes from its own file alone
     every = [override for override in every if (override.key_or_group, override.value()) != none]
@@ -112,18 +113,6 @@ def compose(overrides: Sequence[str], *, config_dir: Path | None) -> dict[str, A
             raise UserError("task: its keys need a task; choose one with task=NAME")
         plain["corpus"]["task"] = task
     return plain
-
-
-def check_changes(changes: Mapping[str, Any], sections: Sequence[str]) -> None:
-    """Raises UserError for a changed key of a run outside the sections, or unknown within them."""
-    prefixes = tuple(f"{section}." for section in sections)
-    known = [key for key in keys(config_dir=None) if key.startswith(prefixes)]
-    for key in changes:
-        if not key.startswith(prefixes):
-            allowed = " and ".join(f"{section}.*" for section in sections)
-            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
-        if key not in known:
-            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
 
 
 def _spelled_out(word: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lengthgen.config import conf
 from lengthgen.config.sections import flatten
-from lengthgen.errors import UserError, shortened
+from lengthgen.errors import UserError, shortened, suggestion
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -156,6 +156,22 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     flat = others | usual
     one_line = {k: "" if v == "???" else as_override(v) for k, v in flat.items()}
     return {key: [value] for key, value in one_line.items()} | groups
+
+
+def checked_changes(changes: dict[str, Any], sections: Sequence[str]) -> dict[str, Any]:
+    """Returns changes of a run, by dotted key.
+
+    Raises UserError for a key outside the sections, or unknown within them.
+    """
+    prefixes = tuple(f"{section}." for section in sections)
+    known = [key for key in keys(config_dir=None) if key.startswith(prefixes)]
+    for key in changes:
+        if not key.startswith(prefixes):
+            allowed = " and ".join(f"{section}.*" for section in sections)
+            raise UserError(f"{key}: only {allowed} can be given here; the run fixes the rest")
+        if key not in known:
+            raise UserError(f"{key}: unknown key; {suggestion(key, known)}")
+    return changes
 
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:

@@ -247,7 +247,7 @@ class Train(Section):
     beta1: Annotated[Number, Field(ge=0, lt=1)]
     beta2: Annotated[Number, Field(ge=0, lt=1)]
     clip: PositiveFloat
-    precision: Literal["auto", "bf16", "fp32"]  # `from_plain` puts one of the others for auto
+    precision: Literal["auto", "bf16", "fp32"]  # `experiment.resolved` replaces auto
     checkpoint_every: Positive
     keep_checkpoints: Annotated[Integer, Field(ge=0, le=1000)] = 0
     keep_optimizer: bool = False
@@ -558,31 +558,27 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
 def from_plain(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> Draft:
     """Builds the configuration from composed YAML, and adds the variants that eval names.
 
-    train.precision=auto becomes bf16 or fp32, by the device: two precisions are two runs, of two
-    names. Whether a model, task or protocol can be built is not checked, and no plugin is run.
-    Raises UserError with the dotted key of the first mistake.
+    Whether a model, task or protocol can be built is not checked, and no plugin is run. Raises
+    UserError with the dotted key of the first mistake.
     """
     try:
         config = validate(Draft, plain)
     except UserError as error:
         raise UserError(str(error).replace("corpus.task.", "task.")) from None  # as it is typed
     _check(config)
-    train, wanted = config.train, config.eval
+    wanted = config.eval
     named = {n for names in wanted.variants + wanted.reference_variants for n in names.split("+")}
     missing = sorted(named - {*config.variants, *config.scheme.variants})
     held = {name: config.changes_of(name, config_dir=config_dir) for name in missing}
-    update: dict[str, Any] = {
+    update = {
         "variants": config.variants | held,
         "eval": wanted.model_copy(
             update={
-                "lengths": wanted.lengths or _lengths(train.length, wanted.max_context),
+                "lengths": wanted.lengths or _lengths(config.train.length, wanted.max_context),
                 "protocols": wanted.protocols or [_protocol(config.model)],
             }
         ),
     }
-    if train.precision == "auto":
-        precision = native_precision(config.runtime.device)
-        update["train"] = train.model_copy(update={"precision": precision})
     return config.model_copy(update=update)
 
 
@@ -592,22 +588,6 @@ def from_stored(plain: Mapping[str, Any], *, config_dir: Path | None = None) -> 
     Raises UserError as `from_plain` does.
     """
     return Config.model_validate(dict(from_plain(plain, config_dir=config_dir)))
-
-
-def native_precision(device: str) -> Literal["bf16", "fp32"]:
-    """Returns bf16 where `device` (auto, cpu, cuda or mps) multiplies it natively, else fp32.
-
-    A CUDA device does from compute capability 8.0 on; one that is not in this machine is taken to.
-    """
-    import torch  # not above: most of what reads a configuration needs no torch
-
-    there = torch.cuda.is_available()
-    if device == "cuda" or (device == "auto" and there):
-        takes = not there or torch.cuda.is_bf16_supported(including_emulation=False)
-    else:  # CPUs without AVX512-bf16 widen bf16 to fp32 first
-        has_avx512_bf16 = torch.cpu._is_avx512_bf16_supported  # pyright: ignore[reportPrivateUsage]
-        takes = device != "mps" and has_avx512_bf16()
-    return "bf16" if takes else "fp32"
 
 
 def _protocol(model: Model) -> str:
@@ -660,8 +640,7 @@ def overrides_giving(config: Config) -> list[str]:
             words.append(f"{group}={section['name']}")
             given = flatten(conf.read_yaml(file), "" if group == "task" else f"{group}.")
             words += overrides_of({k: flat[k] for k, v in given.items() if v == "???"})
-    default = _as_given(drafted([*words, "train.precision=fp32"]))
-    default["train"]["precision"] = "auto"  # whose choice, by torch, is another elsewhere
+    default = _as_given(drafted(words))
     default["task"] = default["corpus"].pop("task", {})
     known, scheme = flatten(default), plain["scheme"]
     for section in ("parts", "variants"):

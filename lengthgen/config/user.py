@@ -24,12 +24,17 @@ def user_cache() -> Path:
     return Path(folder) / "lengthgen"
 
 
-def user_defaults() -> dict[str, Any]:
+def shipped_defaults() -> dict[str, Any]:
+    """Returns the values of runtime in conf/config.yaml, by dotted key."""
+    return flatten({"runtime": conf.defaults()["runtime"]})
+
+
+def user_defaults(known: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the user's file sets of runtime, by dotted key; none without the file.
 
-    Raises UserError for another key: what decides numbers belongs in a study.
+    Raises UserError for a key that is not known: what decides numbers belongs in a study.
     """
-    path, known = user_file(), flatten({"runtime": conf.defaults()["runtime"]})
+    path = user_file()
     is_there = os.path.isfile(path)  # False where it cannot look
     given = flatten(conf.read_yaml(path)) if is_there else {}
     if other := next((key for key in given if key not in known), None):
@@ -39,7 +44,8 @@ def user_defaults() -> dict[str, Any]:
 
 def own_defaults() -> dict[str, Any]:
     """Returns the values of runtime by dotted key that a command has without overrides."""
-    return flatten({"runtime": conf.defaults()["runtime"]}) | user_defaults()
+    shipped = shipped_defaults()
+    return shipped | user_defaults(shipped)
 
 
 def sent_defaults() -> dict[str, Any]:

@@ -39,16 +39,14 @@ def audit_model(
     names, overrides = names_and_overrides(arguments)
     if len(names) != 1:
         raise UserError("audit: give one model, as in: lengthgen audit runs/RUN")
-    from lengthgen.config import compose
-    from lengthgen.config.overrides import plain_values
+    from lengthgen.config.overrides import checked_changes, plain_values
     from lengthgen.config.user import root_of
     from lengthgen.context import audit
     from lengthgen.report import report
 
     root = root_of(plain_values([w for w in overrides if w.startswith("runtime.root=")]))
     run_dir, overrides = audit.found(names[0], root, overrides, warn)
-    changes = plain_values(overrides)
-    compose.check_changes(changes, ("eval", "runtime"))
+    changes = checked_changes(plain_values(overrides), ("eval", "runtime"))
     made, page = audit.audit(
         run_dir,
         changes,

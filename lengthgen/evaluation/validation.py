@@ -13,12 +13,11 @@ from lengthgen.runs.distributed import Ranks
 
 WINDOWS = 64  # windows of a length
 SHARE = 1 / 128  # of the tokens that are trained on meanwhile: of the time, at most 3 %
-Validate = Callable[[Transformer], dict[str, float]]
 
 
 def validator(
     config: Config, objective: Objective, planned: Plan, *, ranks: Ranks
-) -> Validate | None:
+) -> Callable[[Transformer], dict[str, float]] | None:
     """Returns what measures val/loss@LENGTH of a model, in nats per token.
 
     Each length scores the same targets, the last T/2 before endpoints of the evaluation, as many as

@@ -19,7 +19,6 @@ from lengthgen.config.schema import (
     InitFrom,
     drafted,
     from_plain,
-    native_precision,
     to_plain,
 )
 from lengthgen.data.sources.hub import hub_or_cache
@@ -32,7 +31,7 @@ from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read_config
 from lengthgen.hub.reference import compare_logits, reference
 from lengthgen.hub.weights import CONVERT, Tensors, Weights, ours, read_json
-from lengthgen.runs import checkpoints, directory, signals, status
+from lengthgen.runs import checkpoints, devices, directory, signals, status
 from lengthgen.runs.distributed import ALONE
 from lengthgen.terminal import Progress
 
@@ -183,7 +182,7 @@ def _experiment(
     base = drafted(words)
     plain, scheme = to_plain(base), "_".join(read.parts) or EMPTY
     if not any(word.startswith("eval.precision=") for word in words):
-        plain["eval"]["precision"] = native_precision(base.runtime.device)
+        plain["eval"]["precision"] = devices.native_precision(base.runtime.device)
     if not any(word.startswith("eval.reference_variants=") for word in words):
         others = [name for name in base.eval.reference_variants if name not in read.parts]
         plain["eval"]["reference_variants"] = others  # a part of its own would be replaced

@@ -5,6 +5,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +43,20 @@ def device_of(runtime: Runtime, ranks: Ranks) -> torch.device:
     if kind == "mps" and not has_mps:
         raise UserError("runtime.device=mps: this machine has no MPS device; use cpu")
     return torch.device(kind, index) if kind == "cuda" else torch.device(kind)
+
+
+def native_precision(device: str) -> Literal["bf16", "fp32"]:
+    """Returns bf16 where `device` (auto, cpu, cuda or mps) multiplies it natively, else fp32.
+
+    A CUDA device does from compute capability 8.0 on; one that is not in this machine is taken to.
+    """
+    there = torch.cuda.is_available()
+    if device == "cuda" or (device == "auto" and there):
+        takes = not there or torch.cuda.is_bf16_supported(including_emulation=False)
+    else:  # CPUs without AVX512-bf16 widen bf16 to fp32 first
+        has_avx512_bf16 = torch.cpu._is_avx512_bf16_supported  # pyright: ignore[reportPrivateUsage]
+        takes = device != "mps" and has_avx512_bf16()
+    return "bf16" if takes else "fp32"
 
 
 def prepare(runtime: Runtime, device: torch.device) -> None:

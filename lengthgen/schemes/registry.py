@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import class_named, construct, described, modules_of, registered
+from lengthgen.config.registry import (
+    class_named,
+    construct,
+    described,
+    digest_of,
+    modules_of,
+    registered,
+)
 from lengthgen.config.schema import AlignmentIds, Parts
 from lengthgen.config.sections import arguments as typed_arguments
 from lengthgen.errors import UserError, suggestion
@@ -37,6 +44,11 @@ class Design:
     encoder_shape: ModelDims | None = None  # of an encoder-decoder model
     alignment_ids: AlignmentIds | None = None  # of the corpus
     where: str = "scheme.parts"  # the dotted key that messages name
+
+    @property
+    def code(self) -> dict[str, str]:
+        """A digest of the code of each part, by name."""
+        return {name: digest_of(kind) for name, kind in self.kinds.items()}
 
     def build(self) -> Scheme:
         """Builds the scheme; for an encoder-decoder model, also that of its encoder.

@@ -6,7 +6,6 @@ from itertools import dropwhile, permutations
 import torch
 from torch import Tensor, nn
 
-from lengthgen.config.registry import digest_of
 from lengthgen.errors import UserError
 from lengthgen.schemes.base import HOOKS, OWNED, AttentionContext, LayerHooks, Part
 
@@ -57,11 +56,6 @@ class Scheme(nn.Module):
                 "scheme.layers, beside what it acts on"
             )
         self.clamp_parameters()
-
-    @property
-    def code(self) -> dict[str, str]:
-        """A digest of the code of each part, by name."""
-        return {name: digest_of(type(part)) for name, part in self.parts.items()}
 
     @property
     def depends_on_length(self) -> bool:

@@ -15,7 +15,7 @@ def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimize
 
     AdamW has three groups: matrices of the network, which decay, the scheme, and the rest. Updates
     of Muon (Jordan et al. 2024) are scaled to the size of AdamW's, so that one rate fits both (Liu
-    et al. 2025, arXiv 2502.16982, section 2.2).
+    et al. 2025, arXiv 2502.16982, section 2.2). `set_rates` gives each group its rate.
     """
     parts = [m for m in model.modules() if isinstance(m, Part) and not m.at_network_rate]
     of_scheme = {id(parameter) for part in parts for parameter in part.parameters()}
@@ -31,11 +31,10 @@ def optimizers_of(model: Transformer, train: Train) -> list[torch.optim.Optimize
         {"params": group, "weight_decay": decay.get(kind, 0.0), "of_scheme": kind == "scheme"}
         for kind, group in params.items()
     )
-    adamw = torch.optim.AdamW(groups, lr=train.lr, betas=(train.beta1, train.beta2), fused=True)
+    adamw = torch.optim.AdamW(groups, betas=(train.beta1, train.beta2), fused=True)
     if not params["hidden"]:
         return [adamw]
-    muon = torch.optim.Muon([hidden], lr=train.lr, adjust_lr_fn="match_rms_adamw")
-    return [adamw, muon]
+    return [adamw, torch.optim.Muon([hidden], adjust_lr_fn="match_rms_adamw")]
 
 
 def set_rates(optimizer: torch.optim.Optimizer, step: int, config: Config) -> None:

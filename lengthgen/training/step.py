@@ -58,6 +58,11 @@ class TrainingState:
     def device(self) -> torch.device:
         return self.nats.device
 
+    @property
+    def is_last(self) -> bool:
+        """True if no step is left."""
+        return self.step >= self.config.train.steps
+
 
 def fresh_state(
     config: Config, objective: Objective, model: Transformer, *, device: torch.device

@@ -10,7 +10,6 @@ import torch
 
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.objective import Objective
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.errors import Refused, Stopped, UserError
 from lengthgen.files import append_rows, reading, write_rows
@@ -25,109 +24,91 @@ from lengthgen.training.step import (
     batch_of,
     check_finite,
     compiles_steps,
-    fresh_state,
     launch_step,
     loss_function,
 )
 
+Log = Callable[[dict[str, Any]], None]
+Validate = Callable[[Transformer], dict[str, float]]
+
 
 @plugin_errors()
 def train(
-    config: Config,
-    objective: Objective,
+    state: TrainingState,
     corpus: TokenizedCorpus,
-    model: Transformer,
-    device: torch.device,
     *,
     ranks: Ranks,
     show: Progress,
-    log: Callable[[dict[str, Any]], None],
-    validate: Callable[[Transformer], dict[str, float]] | None = None,
+    log: Log,
+    validate: Validate | None = None,
 ) -> None:
-    """Takes the steps that are left of a run of a model with its first weights.
+    """Takes the steps that are left of a run, whose state has the first weights.
 
     `log` is given each row of train.jsonl, with what `validate` returns every val_every steps.
     Raises Diverged, Stopped and UserError.
     """
-    train, file = config.train, config.run_dir / "train.jsonl"
+    config = state.config
+    _refuse_idle_processes(config, ranks)
+    _resume(state, ranks, say=show.say)
+    _announce(state, show)
+    loss = loss_function(state, ranks=ranks)
+    windows = TrainingWindows(corpus, state.objective.window_targets)
+    rows = Rows(state, ranks, log, validate)
+    batch = batch_of(state, windows, ranks=ranks)
+    stop, stopping = signals.StopRequest(), 0
+    with stop.listening():  # to the end, also after a first signal: another may follow
+        while not (state.is_last or stopping):
+            launch_step(state, batch, ranks=ranks, loss=loss)
+            batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
+            stopping = max(ranks.gather(stop.received))
+            logs = state.is_last or state.step % config.runtime.log_every == 0
+            saves = state.is_last or stopping or state.step % config.train.checkpoint_every == 0
+            keeps = state.step in config.train.kept_steps
+            if logs or saves or keeps or state.device.type != "cuda":
+                check_finite(state, ranks)
+            show.advance(config.train.batch_tokens, **(rows.add() if logs else {}))
+            if keeps:  # first: a run that resumes after this step has them
+                _save(state, ranks, trainer=None)
+            if saves:
+                _save(state, ranks, trainer=_to_resume(state))
+        show.finish()
+        if state.is_last and ranks.is_main:
+            keep = config.train.keep_optimizer
+            checkpoints.mark_trained(config.run_dir, run=config.run_id, keep_optimizer=keep)
+        if stopping := max(ranks.gather(stop.received)) or stopping:  # in the last step, too
+            raise Stopped(
+                f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
+                f"{config.train.steps}, with a checkpoint; rerun to resume",
+                exit_code=128 + stopping,
+            )
+
+
+def _refuse_idle_processes(config: Config, ranks: Ranks) -> None:
+    train = config.train
     if train.batch < ranks.world_size:
         raise UserError(
             f"train.batch_tokens={train.batch_tokens}: {train.batch} windows of {train.length} "
             f"tokens are too few for {ranks.world_size} processes; start {train.batch} or fewer"
         )
-    windows = TrainingWindows(corpus, objective.window_targets)
-    state = fresh_state(config, objective, model, device=device)
-    ranks.agreed(partial(_resume, state, say=show.say))
+
+
+def _resume(state: TrainingState, ranks: Ranks, *, say: Callable[[str], None]) -> None:
+    """Continues from the newest checkpoint, if there is one: the steps after it are taken again."""
+    ranks.agreed(partial(_load_newest, state, say=say))
+    run_dir, run = state.config.run_dir, state.config.run_id
     if len(set(ranks.gather(state.step))) > 1:
         raise Refused(
-            f"{config.run_dir}: processes see different checkpoints; set runtime.root to one "
-            "folder that all of them see"
+            f"{run_dir}: processes see different checkpoints; set runtime.root to one folder that "
+            "all of them see"
         )
-    began_at = state.step
-    training = directory.read_provenance(config.run_dir, run=config.run_id).get("training")
-    if ranks.is_main:  # the steps after the checkpoint are taken again
-        rows = directory.read_log(config.run_dir, run=config.run_id)
-        kept = [row for row in rows if row["train/step"] <= began_at]
+    if ranks.is_main:
+        rows = directory.read_log(run_dir, run=run)
+        kept = [row for row in rows if row["train/step"] <= state.step]
         if len(kept) < len(rows):
-            write_rows(file, kept)
-    n, without = directory.n_parameters(dict(model.named_parameters())).values()
-    show.say(
-        f"training in {train.precision} on {device}: {n:,} parameters, {without:,} without the "
-        f"embedding; {train.steps:,} steps"
-    )
-    if compiles_steps(state):
-        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
-    elif config.runtime.compile:
-        show.say("not compiled: runtime.compile=true is for plain decoders")
-    loss = loss_function(state, ranks=ranks)
-    done = state.step * train.batch_tokens
-    show.start(f"train {config.scheme.name}", train.steps * train.batch_tokens, done=done)
-    stop, stopping, began = signals.StopRequest(), 0, time.perf_counter()
-    batch = batch_of(state, windows, ranks=ranks)
-    with stop.listening():  # to the end, also after a first signal: another may follow
-        while state.step < train.steps and not stopping:
-            launch_step(state, batch, ranks=ranks, loss=loss)
-            batch = batch_of(state, windows, ranks=ranks)  # the next one, while a GPU works
-            stopping = max(ranks.gather(stop.received))
-            last = state.step == train.steps
-            logs = state.step % config.runtime.log_every == 0 or last
-            saves = last or stopping or state.step % train.checkpoint_every == 0
-            keeps = state.step in train.kept_steps
-            if logs or saves or keeps or device.type != "cuda":
-                check_finite(state, ranks)
-            if logs:
-                n_tokens = (state.step - began_at) * train.batch_tokens
-                rate = n_tokens / (time.perf_counter() - began)
-                row = _row(state, training=training, tokens_per_s=rate)
-                losses = validate(model) if validate is not None and _is_due(state) else {}
-                began, began_at = time.perf_counter(), state.step
-                state.nats, state.n_targets = torch.zeros_like(state.nats), 0
-                if ranks.is_main:
-                    append_rows(file, [row | losses])
-                    log(row | losses)
-                losses = {key.replace("/loss", ""): loss for key, loss in losses.items()}
-                show.advance(0, loss=row["train/loss"], **losses, tokens_per_s=rate)
-            show.advance(train.batch_tokens)
-            if keeps and ranks.is_main:  # first: a run that resumes after this step has them
-                run, weights = config.run_id, model.state_dict()
-                checkpoints.save(config.run_dir, run=run, step=state.step, weights=weights)
-            if saves:
-                _save(state, ranks)
-        show.finish()
-        if ranks.is_main and state.step == train.steps:
-            keep = train.keep_optimizer
-            checkpoints.mark_trained(config.run_dir, run=config.run_id, keep_optimizer=keep)
-        stopping = max(ranks.gather(stop.received)) or stopping  # in the last step, too
-        if stopping:
-            raise Stopped(
-                f"stopped by {signal.Signals(stopping).name} after step {state.step} of "
-                f"{train.steps}, with a checkpoint; rerun to resume",
-                exit_code=128 + stopping,
-            )
+            write_rows(run_dir / "train.jsonl", kept)
 
 
-def _resume(state: TrainingState, *, say: Callable[[str], None]) -> None:
-    """Continues from the newest checkpoint, if there is one."""
+def _load_newest(state: TrainingState, *, say: Callable[[str], None]) -> None:
     config = state.config
     checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
     if checkpoint is not None:
@@ -142,37 +123,78 @@ def _resume(state: TrainingState, *, say: Callable[[str], None]) -> None:
         say(f"resuming after step {checkpoint.step} of {config.train.steps}")
 
 
-def _is_due(state: TrainingState) -> bool:
-    """True if a multiple of val_every lies behind the last row, or this is the last one."""
-    before = (state.step - 1) // state.config.runtime.log_every * state.config.runtime.log_every
-    every, last = state.config.train.validates_every, state.step == state.config.train.steps
-    return last or state.step // every > before // every
-
-
-def _row(state: TrainingState, *, training: str | None, tokens_per_s: float) -> dict[str, Any]:
-    """Returns the row of train.jsonl on the steps since the last one."""
-    train = state.config.train
+def _to_resume(state: TrainingState) -> dict[str, Any]:
+    """Returns what `_load_newest` reads besides the weights."""
     return {
-        "run": state.config.run_id,
-        "training": training,
-        "train/step": state.step,
-        "train/tokens": state.step * train.batch_tokens,
-        "train/loss": float(state.nats) / state.n_targets,
-        "train/lr": lr_at(state.step - 1, train),
-        "train/scheme_lr_ratio": state.config.scheme_lr_ratio,
-        "train/grad_norm": float(state.last[2]),
-        "train/tokens_per_s": tokens_per_s,
-        "train/peak_mib": devices.peak_memory(state.device) / 2**20,
-    }
-
-
-def _save(state: TrainingState, ranks: Ranks) -> None:
-    """Writes a checkpoint, on the main process."""
-    trainer = {
         "unlogged": (float(state.nats), state.n_targets),
         "carried": state.model.carried(),  # of all processes
         "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
     }
+
+
+def _save(state: TrainingState, ranks: Ranks, *, trainer: dict[str, Any] | None) -> None:
+    """Writes a checkpoint, on the main process."""
     if ranks.is_main:
         run_dir, run, weights = state.config.run_dir, state.config.run_id, state.model.state_dict()
         checkpoints.save(run_dir, run=run, step=state.step, weights=weights, trainer=trainer)
+
+
+def _announce(state: TrainingState, show: Progress) -> None:
+    """Says what is trained and how, and begins to show how far it is."""
+    config, train = state.config, state.config.train
+    n, without = directory.n_parameters(dict(state.model.named_parameters())).values()
+    show.say(
+        f"training in {train.precision} on {state.device}: {n:,} parameters, {without:,} without "
+        f"the embedding; {train.steps:,} steps"
+    )
+    if compiles_steps(state):
+        show.say("compiling: the first steps take a minute; runtime.compile=false does without")
+    elif config.runtime.compile:
+        show.say("not compiled: runtime.compile=true is for plain decoders")
+    total, done = train.steps * train.batch_tokens, state.step * train.batch_tokens
+    show.start(f"train {config.scheme.name}", total, done=done)
+
+
+class Rows:
+    """The rows of train.jsonl, each on the steps since the one before."""
+
+    def __init__(
+        self, state: TrainingState, ranks: Ranks, log: Log, validate: Validate | None
+    ) -> None:
+        self.state, self.ranks, self.log, self.validate = state, ranks, log, validate
+        provenance = directory.read_provenance(state.config.run_dir, run=state.config.run_id)
+        self.training: str | None = provenance.get("training")
+        self.step, self.began = state.step, time.perf_counter()
+
+    def add(self) -> dict[str, float]:
+        """Writes a row; returns what of it is shown on a terminal."""
+        state, train = self.state, self.state.config.train
+        n_tokens = (state.step - self.step) * train.batch_tokens
+        rate = n_tokens / (time.perf_counter() - self.began)
+        row: dict[str, Any] = {
+            "run": state.config.run_id,
+            "training": self.training,
+            "train/step": state.step,
+            "train/tokens": state.step * train.batch_tokens,
+            "train/loss": float(state.nats) / state.n_targets,
+            "train/lr": lr_at(state.step - 1, train),
+            "train/scheme_lr_ratio": state.config.scheme_lr_ratio,
+            "train/grad_norm": float(state.last[2]),
+            "train/tokens_per_s": rate,
+            "train/peak_mib": devices.peak_memory(state.device) / 2**20,
+        }
+        losses = self.validate(state.model) if self.validate and _is_due(state) else {}
+        if self.ranks.is_main:
+            append_rows(state.config.run_dir / "train.jsonl", [row | losses])
+            self.log(row | losses)
+        state.nats, state.n_targets = torch.zeros_like(state.nats), 0
+        self.step, self.began = state.step, time.perf_counter()
+        shown = {key.replace("/loss", ""): loss for key, loss in losses.items()}
+        return {"loss": row["train/loss"], **shown, "tokens_per_s": rate}
+
+
+def _is_due(state: TrainingState) -> bool:
+    """True if a multiple of val_every lies behind the last row, or this is the last one."""
+    log_every, every = state.config.runtime.log_every, state.config.train.validates_every
+    before = (state.step - 1) // log_every * log_every
+    return state.is_last or state.step // every > before // every

@@ -36,10 +36,11 @@ from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows, train_batch
 from lengthgen.errors import Diverged, Stopped, UserError
 from lengthgen.evaluation.validation import validator
+from lengthgen.experiment import resolve
 from lengthgen.files import read_rows, write_rows
 from lengthgen.model.dropout import Dropout, seed_dropout
 from lengthgen.model.trial import try_out
-from lengthgen.runs import directory
+from lengthgen.runs import devices, directory
 from lengthgen.runs.distributed import ALONE, Ranks
 from lengthgen.terminal import Progress
 from lengthgen.training import trainer
@@ -250,6 +251,20 @@ def test_code_that_was_edited_is_named_before_training_goes_on(tmp_path: Path, c
     assert 0 < said.index(edited) < said.index(resumed)
 
 
+def test_a_run_that_a_machine_of_another_precision_began_is_named(
+    tmp_path: Path, cache: Path
+) -> None:
+    chosen = devices.native_precision("cpu")
+    other = {"bf16": "fp32", "fp32": "bf16"}[chosen]
+    assert here(*words(tmp_path, cache, f"train.precision={other}")).code == 0
+    named = f"{run_of(tmp_path).name} is in {other}; train.precision={other} continues it"
+    _, *asked = words(tmp_path, cache, f"train.precision={chosen}")
+    assert resolve(asked).begun_elsewhere is None  # it was not left to the machine
+    for is_new in (True, False):
+        ran = here(*words(tmp_path, cache, "train.precision=auto"))
+        assert (named in " ".join(ran.err.split())) == is_new
+
+
 @pytest.fixture(scope="module")
 def stepping(corpus: TokenizedCorpus) -> tuple[Config, Any]:
     return small_config(), TrainingWindows(corpus, small_config().train.length)
@@ -339,12 +354,10 @@ def test_all_micro_batches_of_a_step_have_one_draw(stepping: tuple[Config, Any])
 
 
 def test_fewer_windows_than_processes_are_refused(tmp_path: Path, corpus: TokenizedCorpus) -> None:
-    of = experiment_of(small_config("train.batch_tokens=32", f"runtime.root={tmp_path}"))
-    three, model = Ranks(rank=0, world_size=3, local_rank=0), of.create(vocab_size=257)
+    state = state_of(small_config("train.batch_tokens=32", f"runtime.root={tmp_path}"))
+    three = Ranks(rank=0, world_size=3, local_rank=0)
     with pytest.raises(UserError, match=r"train\.batch_tokens=32: 2 windows of 16 .* 3 processes"):
-        trainer.train(
-            of.config, of.objective, corpus, model, CPU, ranks=three, show=QUIET, log=print
-        )
+        trainer.train(state, corpus, ranks=three, show=QUIET, log=print)
 
 
 def test_steps_are_clipped_updates_of_adamw_at_their_rates(corpus: TokenizedCorpus) -> None:
