@@ -1,6 +1,5 @@
 """A run from its experiment to its results, in one process of those that work on it."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from lengthgen.config.schema import InitFrom
 from lengthgen.errors import Refused
 from lengthgen.evaluation import evaluator
 from lengthgen.evaluation.evaluator import EvalRow, Kept
-from lengthgen.evaluation.protocols import Evaluation
+from lengthgen.evaluation.protocols import Evaluation, TimeLimit
 from lengthgen.evaluation.validation import validator
 from lengthgen.experiment import Experiment, Opened
 from lengthgen.model.trial import try_out
@@ -43,11 +42,11 @@ def evaluate(
     show: Progress,
     opened: Opened | None = None,
     kept: Kept = (),
-    seconds: float = math.inf,
+    limit: TimeLimit | None = None,
 ) -> list[EvalRow]:
     """Computes the cells of the experiment that a run lacks, and returns the rows of all.
 
-    Of limited seconds, those that fit. Raises Refused if the run has no checkpoint or a length that
+    Under a time limit, those that fit. Raises Refused if the run has no checkpoint or a length that
     no document has.
     """
 
@@ -55,7 +54,7 @@ def evaluate(
         read = opened or experiment.opened(run_dir, say=show.say)
         return read.trained(ranks=ranks, show=show)
 
-    return evaluator.evaluate(opening, ranks, kept=kept, seconds=seconds)
+    return evaluator.evaluate(opening, ranks, kept=kept, limit=limit)
 
 
 def evaluate_runs(
@@ -63,13 +62,12 @@ def evaluate_runs(
     experiments: Sequence[Experiment],
     *,
     kept: Kept = (),
-    seconds: float = math.inf,
+    limit: TimeLimit | None = None,
 ) -> list[tuple[Path, Experiment, list[EvalRow]]]:
     """Adds what is missing of the curves of runs; returns those that are evaluated, and rows.
 
     The rows are those that an experiment asks for, whether they were there or not, also of the
-    `kept` checkpoints. Of several runs, one that is refused is named in a line and left out. Each
-    takes as many seconds at most, as in `evaluate`.
+    `kept` checkpoints. Of several runs, one that is refused is named in a line and left out.
     """
     ranks = Ranks.from_env()
     device = devices.device_of(experiments[0].config.runtime, ranks)
@@ -79,7 +77,7 @@ def evaluate_runs(
             before = _n_bytes(run_dir)
             try:
                 rows = evaluate(
-                    experiment, run_dir, ranks=ranks, show=show, kept=kept, seconds=seconds
+                    experiment, run_dir, ranks=ranks, show=show, kept=kept, limit=limit
                 )
             except Refused as error:
                 if len(run_dirs) == 1:

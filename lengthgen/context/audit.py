@@ -1,6 +1,8 @@
 """The audit of a model: how much context it uses, on one page with one sentence on top."""
 
 import math
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
 from lengthgen.errors import UserError, out_of_memory
 from lengthgen.evaluation.evaluator import EvalRow
-from lengthgen.evaluation.protocols import HEADLINE
+from lengthgen.evaluation.protocols import HEADLINE, TimeLimit
 from lengthgen.experiment import Experiment
 from lengthgen.hub import imported
 from lengthgen.report import report
@@ -31,6 +33,7 @@ from lengthgen.report.statistics import (
 )
 from lengthgen.report.tables import Table, TableCell
 from lengthgen.runs import directory
+from lengthgen.terminal import duration
 
 AUDITED = (HEADLINE, *of_context.OWN_PROTOCOLS)
 MULTIPLES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # of T: the lengths by default
@@ -73,7 +76,7 @@ def audit(
 
     Where memory or time ends, the page shows what was measured up to there.
     """
-    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    limit = TimeLimit(math.inf if minutes is None else time.monotonic() + 60 * minutes)
     given = experiment.of_run(run_dir, changes)
     T, wanted = given.config.train.length, [*lengths] or _fitting(given, run_dir, say)
     measures = changes | {"eval.lengths": wanted, "eval.variants": [*variants]}
@@ -85,12 +88,10 @@ def audit(
         settings += [changes | plain | {"eval.protocols": [name]} for name in conventions]
     tables = list[pd.DataFrame]()
     for each in settings:
-        seconds, measured = deadline - time.monotonic(), list[EvalRow]()
-        if tables and seconds <= 0:
-            break
+        measured = list[EvalRow]()
         try:
             asking = experiment.of_run(run_dir, each)
-            for *_, rows in pipeline.evaluate_runs([run_dir], [asking], seconds=seconds):
+            for *_, rows in pipeline.evaluate_runs([run_dir], [asking], limit=limit):
                 measured += rows
         except UserError as error:  # of lengths that do not divide max_context
             if each["eval.protocols"] != [SIDE_BY_SIDE]:
@@ -104,6 +105,14 @@ def audit(
         loaded = load_rows([run_dir], say=say)
         rows = asked(loaded, dict.fromkeys(loaded["run"].unique(), asking.config.eval))
         tables.append(only(rows, measured) if measured else rows)
+    if limit.left:
+        left = dict[str, dict[str, None]]()
+        for cell in limit.left:
+            left.setdefault(cell.protocol.name, {})[short(cell.length)] = None
+        named = "; ".join(f"{name} {', '.join(lengths)}" for name, lengths in left.items())
+        seconds = limit.seconds * limit.left_cost / limit.cost
+        again = shlex.join(["lengthgen", *sys.argv[1:]])
+        say(f"left out, about {duration(seconds)}: {named}. To go on: {again}")
     rows = pd.concat(tables)
     rows.attrs = tables[0].attrs
     rows["config"] = config_json(given.config)  # with the eval.effective of now

@@ -17,7 +17,7 @@ from lengthgen.data.windows import Ints, Span
 from lengthgen.errors import Refused, UserError
 from lengthgen.evaluation import plan, scoring
 from lengthgen.evaluation import rows as eval_rows
-from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol
+from lengthgen.evaluation.protocols import Alteration, Cell, Evaluation, Protocol, TimeLimit
 from lengthgen.evaluation.scored_text import Plan, Scored
 from lengthgen.evaluation.scoring import Replace
 from lengthgen.evaluation.stored import KEPT_ROWS
@@ -28,7 +28,6 @@ from lengthgen.model.trial import plugin_errors
 from lengthgen.runs import checkpoints, signals, status
 from lengthgen.runs.distributed import Ranks
 from lengthgen.schemes import Scheme
-from lengthgen.terminal import clock
 
 REPLACEMENTS = 3  # donors of a swap, orders of a shuffle: one donor may be an unusual document
 EvalRow = dict[str, Any]
@@ -43,17 +42,17 @@ def evaluate(
     ranks: Ranks,
     *,
     kept: Kept = (),
-    seconds: float = math.inf,
+    limit: TimeLimit | None = None,
 ) -> list[EvalRow]:
     """Computes what eval.jsonl lacks of a run that is opened, and returns the rows of all cells.
 
     `kept`: so it does with kept.jsonl, for the kept checkpoints of about these tokens, or all. A
-    run that lacks none is only read: it may lie where nothing can be written. Of limited seconds
-    the cheapest cells are computed that fit, and at least one.
+    run that lacks none is only read: it may lie where nothing can be written. Under a time
+    limit the cheapest cells are computed, as many as fit.
 
     Raises Refused if the run has no such checkpoint or a length that no document has.
     """
-    evaluation = replace(ranks.agreed(opening), seconds=seconds)
+    evaluation = replace(ranks.agreed(opening), limit=limit or TimeLimit())
     run_dir, run = evaluation.run_dir, evaluation.config.run_id
     if len(set(ranks.gather(evaluation.tokens_seen))) > 1:
         raise Refused(f"{run_dir} is being trained; evaluate it afterwards, or with one process")
@@ -234,24 +233,20 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[list[EvalRow]]:
     if not jobs:
         return
     costs = [job.cost(evaluation.model) for job in jobs]
-    if evaluation.seconds < math.inf:
+    if evaluation.limit.end < math.inf:
         for i, job in enumerate(jobs):
             if before := job.cells[0].protocol.before(planned):
                 costs[i] += job._replace(spans=before).cost(evaluation.model)
         order = sorted(range(len(jobs)), key=lambda i: costs[i])
         jobs, costs = [jobs[i] for i in order], [costs[i] for i in order]
     show.start(f"evaluate {evaluation.config.scheme.name}", sum(costs), unit="")
-    begun = time.monotonic()
-    for n, job in enumerate(jobs):
-        spent = time.monotonic() - begun
-        expected = spent * sum(costs[: n + 1]) / sum(costs[:n]) if n else 0.0
-        if evaluation.ranks.gather(expected)[0] > evaluation.seconds:
-            show.finish()
-            left = sum(costs[n:]) * spent / sum(costs[:n])
-            show.say(
-                f"{len(jobs) - n} measurements are left, of about {clock(left)}; rerun to go on"
-            )
-            return
+    limit = evaluation.limit
+    for n, (job, cost) in enumerate(zip(jobs, costs, strict=True)):
+        if not evaluation.ranks.gather(limit.fits(cost))[0]:
+            limit.left += [cell for job in jobs[n:] for cell in job.cells if cell in todo]
+            limit.left_cost += sum(costs[n:])
+            break
+        begun = time.monotonic()
         nats, measured = _scored(job, evaluation), list[EvalRow]()
         for cell in (cell for cell in job.cells if cell in todo):
             spans = cell.windows(planned)
@@ -264,6 +259,8 @@ def _measured(evaluation: Evaluation, todo: Todo) -> Iterator[list[EvalRow]]:
                 show.say(f"{cell.title}: the loss is {what} in {of_all}")
             measured += whole(cell, rows)
         yield measured
+        limit.seconds += time.monotonic() - begun
+        limit.cost += cost
     show.finish()
 
 

@@ -7,6 +7,7 @@ Rooms beside the core contribute protocols of other objectives.
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -197,6 +198,21 @@ class Cell(NamedTuple):
         return self.protocol.windows(self.length, planned)
 
 
+@dataclass
+class TimeLimit:
+    """When evaluations are to end, how long they took per multiplication, and what did not fit."""
+
+    end: float = math.inf  # on the monotonic clock
+    seconds: float = 0.0
+    cost: int = 0
+    left: list[Cell] = field(default_factory=list)
+    left_cost: int = 0
+
+    def fits(self, cost: int) -> bool:
+        """True for what ends in time at the speed so far, and for the first measurement of all."""
+        return not self.cost or time.monotonic() + self.seconds * cost / self.cost <= self.end
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
     """A run's newest checkpoint as a model, and what it is scored on."""
@@ -214,7 +230,7 @@ class Evaluation:
     tokens_seen: int
     ranks: "Ranks"
     show: "Progress"
-    seconds: float = math.inf  # that it is to take
+    limit: TimeLimit = field(default_factory=TimeLimit)
     # Of the windows of the matched tail scored so far; other protocols may score the same ones.
     nats: "dict[tuple[Scheme, Span], Scored]" = field(default_factory=dict)
 

@@ -10,6 +10,8 @@ from small import imported
 from trained import evaluate, with_eval
 
 from lengthgen import experiment
+from lengthgen.context import audit
+from lengthgen.evaluation.protocols import TimeLimit
 from lengthgen.files import read_rows
 
 
@@ -36,10 +38,24 @@ def test_limited_seconds_give_the_cheapest_cell_and_the_rest_later(run_dir: Path
     log.unlink()
     whole = evaluate(config, run_dir)
     log.unlink()
-    evaluate(config, run_dir, seconds=0)
+    evaluate(config, run_dir, limit=TimeLimit(end=0))
     ((_, length),) = {(row["protocol"], row["length"]) for row in read_rows(log)}
     assert length == 16
     assert evaluate(config, run_dir) == whole
+
+
+def test_without_time_an_audit_measures_one_thing_and_names_all_else(run_dir: Path) -> None:
+    log, said = run_dir / "eval.jsonl", list[str]()
+    log.unlink()
+    given: Any = {"lengths": ["16", "32"], "variants": [], "out": None, "say": said.append}
+    audit.audit(run_dir, {}, minutes=0, **given)
+    measured = [row for row in read_rows(log) if row["document"]]
+    assert len({(row["protocol"], row["length"]) for row in measured}) == 1
+    assert "nonoverlap 16, 32" in said[-1]
+    assert "sliding-8 16, 32" in said[-1]
+    audit.audit(run_dir, {}, minutes=None, **given)
+    assert {"tail", "nonoverlap", "sliding-8"} <= {row["protocol"] for row in read_rows(log)}
+    assert len(said) == 1
 
 
 def test_a_model_without_a_tokenizer_and_a_name_of_nothing_are_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What runs leave behind, and the processes that they are."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from lengthgen import pipeline
 from lengthgen.config.schema import Config, from_stored, to_plain
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.evaluation.evaluator import Kept
-from lengthgen.evaluation.protocols import Evaluation
+from lengthgen.evaluation.protocols import Evaluation, TimeLimit
 from lengthgen.files import read_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints
@@ -95,10 +94,10 @@ def evaluate(
     ranks: Ranks = ALONE,
     show: Progress = QUIET,
     kept: Kept = (),
-    seconds: float = math.inf,
+    limit: TimeLimit | None = None,
 ) -> list[dict[str, Any]]:
     return pipeline.evaluate(
-        experiment_of(config), run_dir, ranks=ranks, show=show, kept=kept, seconds=seconds
+        experiment_of(config), run_dir, ranks=ranks, show=show, kept=kept, limit=limit
     )
 
 
