@@ -1,5 +1,6 @@
 """Decoding: the tokens that a model writes, and answers that are what tests say."""
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked(runs: Runs, shell: Shell) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "Missing option '--prompt'"),
+        ((), "--prompt is missing"),
         (("alibi", "learned", "--prompt", "a="), "one run at a time, not 2; drop learned"),
         (("alibi", "--prompt", "abXY="), "--prompt: copy has no token for 'XY'; it has abcde="),
         (("alibi", "--prompt", "\udcff="), "--prompt: this is no UTF-8 text"),
@@ -141,6 +142,15 @@ def test_a_text_goes_on_for_as_many_tokens_as_asked(runs: Runs, shell: Shell) ->
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, runs: Runs, shell: Shell) -> None:
     assert said in shell.error_of("generate", *words, f"runtime.root={runs.root}")
+
+
+@pytest.mark.parametrize("words", [("learned", "abcd"), ("ab cd ",)])
+def test_a_text_that_is_no_option_is_answered_with_a_command_that_continues_it(
+    words: tuple[str, ...], runs: Runs, shell: Shell
+) -> None:
+    said = shell.error_of("generate", *words, f"runtime.root={runs.root}")
+    advised = shlex.split(said.partition("give lengthgen ")[2])
+    assert shell.run(*advised, "--tokens", "1").out.startswith(words[-1])
 
 
 def test_an_empty_prompt_needs_a_token_that_begins_texts(runs: Runs) -> None:

@@ -1,17 +1,27 @@
 """lengthgen generate."""
 
+import shlex
 from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, PluginFiles, Runs, VariantNames, chosen_runs
+from lengthgen.cli.arguments import (
+    ConfigDir,
+    PluginFiles,
+    Runs,
+    VariantNames,
+    chosen_runs,
+    names_and_overrides,
+)
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
 
 def generate_text(
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="The text that the model continues.")],
     arguments: Runs = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Required: what the model continues.")
+    ] = None,
     tokens: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Default: 64; of a task, its longest answer."),
@@ -30,6 +40,11 @@ def generate_text(
 
     Takes eval.* and runtime.* overrides. The answer to a task ends at its newline.
     """
+    if prompt is None:
+        names, words = names_and_overrides(arguments)
+        text = names.pop() if len(names) > 1 or " " in "".join(names) else "TEXT"
+        typed = shlex.join([*names, *words, "--prompt", text])
+        raise UserError(f"--prompt is missing; give lengthgen generate {typed}")
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     if len(run_dirs) > 1:
         raise UserError(
