@@ -171,12 +171,12 @@ def _curves(
 
 def measure(
     logits: Logits,
-    documents: Sequence[str] | Sequence[Sequence[int]],
+    documents: Iterable[str] | Iterable[Sequence[int]],
     *,
     lengths: int | Sequence[int],
     protocols: str | Sequence[str] = "tail",
     train_length: int | None = None,
-    tokenizer: tokenizers.Tokenizer | None = None,
+    tokenizer: Any = None,
     bos_id: int | None = None,
     precision: str = "fp32",
     name: str = "model",
@@ -187,12 +187,14 @@ def measure(
 
     Args:
         logits: A callable from token ids [B, T] to logits [B, T, V], or to an object that has them
-            as `logits`, such as a model of transformers. Nothing is assumed of positions.
+            as `logits`, such as a model of transformers. V may exceed the ids. Nothing is assumed
+            of positions.
         documents: Held-out texts, or sequences of token ids.
         lengths: Lengths in tokens, such as [512, 2048, 16384].
         protocols: Such as ["tail", "forgetting", "retrieval"].
         train_length: T, from which gains count; by default the longest of the lengths.
-        tokenizer: Of texts; without it, bits per byte are not known.
+        tokenizer: Of texts: that of the library tokenizers, or a fast one of transformers. Bits per
+            byte are those of a byte-level one; of others they are not known.
         bos_id: The token before every window, if the model was trained with one.
         precision: "bf16" calls the model under autocast.
         name: Of the model, in tables.
@@ -234,7 +236,7 @@ def measure(
     config = asked.config
     corpus = callables.corpus_of(documents, tokenizer=tokenizer, bos_id=bos_id)
     with Progress(is_main=True) as show:
-        given_model = callables.Given(logits, config, vocab_size=corpus.vocab_size)
+        given_model = callables.Given(logits, config, corpus)
         scored = asked.opened_on(corpus).scored(given_model, ranks=ALONE, show=show)
         rows = of_model(measured_rows(scored), config)
     if report is not None:

@@ -76,9 +76,7 @@ def evaluate_runs(
         for experiment, run_dir in zip(experiments, run_dirs, strict=True):
             before = _n_bytes(run_dir)
             try:
-                rows = evaluate(
-                    experiment, run_dir, ranks=ranks, show=show, kept=kept, limit=limit
-                )
+                rows = evaluate(experiment, run_dir, ranks=ranks, show=show, kept=kept, limit=limit)
             except Refused as error:
                 if len(run_dirs) == 1:
                     raise

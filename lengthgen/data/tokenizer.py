@@ -85,8 +85,8 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     else:
         if (n := max(tokenizer.get_vocab().values(), default=0)) > LARGEST_ID:
             raise UserError(f"corpus.tokenizer: {path} has an id of {n}, more than {LARGEST_ID}")
-        if '"type":"ByteLevel"' in tokenizer.to_str() or is_sentencepiece(tokenizer):
-            return _plain(tokenizer)
+        if counts_bytes(tokenizer):
+            return whole(tokenizer)
         wrong = (
             "is not byte-level, so that bytes of text per token are not known; use a byte-level "
             "BPE (such as GPT-2's), one with byte_fallback (Llama 2's), bpe or bytes"
@@ -94,7 +94,12 @@ def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
     raise UserError(f"corpus.tokenizer: {path} {wrong}")
 
 
-def _plain(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def counts_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
+    """True if the bytes of text are known that each token stands for."""
+    return '"type":"ByteLevel"' in tokenizer.to_str() or is_sentencepiece(tokenizer)
+
+
+def whole(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Makes a tokenizer encode all of a text and nothing but the text."""
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
@@ -110,7 +115,7 @@ def _byte_level(tokens: Sequence[str]) -> tokenizers.Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([BOS])
-    return _plain(tokenizer)
+    return whole(tokenizer)
 
 
 def byte_characters() -> list[str]:
@@ -142,7 +147,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int, say: Say) -> token
         say(f"training a BPE: {time.monotonic() - begun:.0f} s")
     training.result()
     tokenizer.pre_tokenizer = words
-    return _plain(tokenizer)
+    return whole(tokenizer)
 
 
 def _enough(parts: Iterable[str]) -> Iterator[str]:

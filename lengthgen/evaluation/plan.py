@@ -143,7 +143,7 @@ def _max_context(config: Config, protocols: Sequence[Protocol], corpus: Tokenize
     key, again = changes[-1].partition("=")[0], "import" if config.is_imported else "train"
     raise UserError(
         f"{key}: corpus {corpus.name} has {' and '.join(lacks)}; try {' '.join(changes)}"
-        + ("" if corpus.packed else f", or {again} with corpus.packed=true")
+        + ("" if corpus.packed or not corpus.meta else f", or {again} with corpus.packed=true")
     )
 
 

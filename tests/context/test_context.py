@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tokenizers
 import torch
-from small import plan_of, refusal, small_config
+from small import imported, plan_of, refusal, small_config
 from small_corpora import load_tokens
 from torch import Tensor
 from trained import ALONE, QUIET, save_model, weights_of
@@ -277,8 +278,45 @@ def test_a_measurement_is_refused_in_one_line() -> None:
     def shorter(tokens_BT: Tensor) -> Tensor:
         return unigram(tokens_BT)[:, 1:]
 
-    assert "[B, T, V]" in refusal(lengthgen.measure, shorter, DOCUMENTS, lengths=[64])
-    assert "documents" in refusal(lengthgen.measure, unigram, [], lengths=[64])
+    def none(tokens_BT: Tensor) -> None:
+        return None
+
+    def few(tokens_BT: Tensor) -> Tensor:
+        return unigram(tokens_BT)[..., : V // 2]
+
+    for wrong in (shorter, none, few):
+        assert "[B, T, V]" in refusal(lengthgen.measure, wrong, DOCUMENTS, lengths=[64])
+    padded = [[*document, -100] for document in DOCUMENTS]
+    for unread in ([], [[]], "a text", DOCUMENTS[0], [None], padded):
+        said = refusal(lengthgen.measure, unigram, unread, lengths=[64], tokenizer=words())
+        assert said.startswith("measure: documents: ")
+    with_dropout = torch.nn.Dropout().train()
+    assert "eval()" in refusal(lengthgen.measure, with_dropout, DOCUMENTS, lengths=[64])
+
+
+def words() -> tokenizers.Tokenizer:
+    """Words of a letter, of which the tokenizer does not know the bytes of text."""
+    model = tokenizers.models.WordLevel({chr(97 + i): i for i in range(26)}, unk_token="z")
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    return made
+
+
+def test_a_measurement_reads_all_of_the_documents_and_nothing_else() -> None:
+    texts = ["".join(chr(97 + i % 7) for i in document) for document in DOCUMENTS]
+    how: Any = {"lengths": [64], "eval": {"endpoints": 4, "targets": 4}}
+    plain = lengthgen.measure(unigram, texts, tokenizer=words(), **how)
+    assert plain["bits_per_byte"].isna().all()
+    cut, padded = words(), words()
+    cut.enable_truncation(70)
+    padded.enable_padding(length=4096)
+    transformers: Any = imported("transformers")
+    of_hub = transformers.PreTrainedTokenizerFast(tokenizer_object=words())
+    for tokenizer in (cut, padded, of_hub):
+        curve = lengthgen.measure(unigram, iter(texts), tokenizer=tokenizer, **how)
+        pd.testing.assert_frame_equal(curve, plain)
+    curve = lengthgen.measure(lambda x: unigram(x).numpy(), texts, tokenizer=words(), **how)
+    pd.testing.assert_frame_equal(curve, plain)
 
 
 def test_a_run_is_measured_cell_by_cell_and_other_lengths_change_none(run_dir: Path) -> None:
