@@ -84,9 +84,7 @@ def corpus_of(documents: Iterable[Any], *, tokenizer: Any, bos_id: int | None) -
         ids = [np.asarray(given, dtype=np.int64) for given in ids]
     is_given = all(np.ndim(given) == 1 and np.min(given, initial=0) >= 0 for given in ids)
     if not is_given or not any(map(np.size, ids)):
-        raise UserError(
-            "measure: documents: give texts, or sequences of token ids, without padding below 0"
-        )
+        raise UserError("measure: documents: give texts, or lists of token ids without padding")
     largest = max(int(document.max(initial=0)) for document in ids)
     vocab_size = max(largest, bos_id or 0, len(n_bytes) - 1) + 1
     tokens = np.concatenate(ids).astype(id_type(vocab_size))

@@ -18,10 +18,10 @@ ROOMS = {
     "cli": 1160,
     "config": 1327,  # conf.py, overrides.py, user.py and compose.py have imports of their own
     "context": 933,
-    "data": 1735,
+    "data": 1733,
     "encoder_decoder": 231,
     "errors, escaping, files, terminal": 429,
-    "evaluation": 1175,  # TimeLimit, and checks of what measure is given
+    "evaluation": 1177,  # TimeLimit, and checks of what measure is given
     "experiment": 283,  # what a machine of another precision began
     "generation": 89,
     "hub": 1177,
