@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from lengthgen.config import conf
-from lengthgen.config.schema import from_plain, to_plain
+from lengthgen.config.drafts import from_plain
+from lengthgen.config.schema import to_plain
 from lengthgen.experiment import resolve, resolved
 from lengthgen.schemes import LayerHooks, Scheme, part_classes
 

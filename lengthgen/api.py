@@ -8,7 +8,7 @@ import pandas as pd
 import tokenizers
 
 from lengthgen import experiment, generation, pipeline
-from lengthgen.config import schema
+from lengthgen.config import drafts
 from lengthgen.config.overrides import checked_changes, overrides_of
 from lengthgen.config.sections import flatten
 from lengthgen.config.user import root_of
@@ -220,7 +220,7 @@ def measure(
         **{"eval.precision": precision, "eval.deduplicate": False},
         **{"eval.reference_variants": [], "runtime.device": "cpu"},
     }
-    draft = schema.drafted(overrides_of(given | changes))
+    draft = drafts.drafted(overrides_of(given | changes))
     about = {"name": "documents", "bos": bos_id is not None}
     unknown = {"name": name, "parts": {}, "layers": None, "variants": {}}  # the callable's, unknown
     asked = experiment.resolved(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lengthgen.config import compose, schema
+from lengthgen.config import compose, drafts, schema
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.overrides import plain_values
 from lengthgen.config.plugins import Plugin
@@ -196,7 +196,7 @@ def resolve(
     """
     files = plugin_files.read_plugins(plugins)
     digests = [plugin.digest for plugin in files]
-    draft = schema.drafted(words, config_dir=config_dir, plugins=digests)
+    draft = drafts.drafted(words, config_dir=config_dir, plugins=digests)
     if draft.is_imported:
         raise UserError("train.tokens=0: nothing would be trained; give a number above 0")
     begin = draft.train.init_from
@@ -280,7 +280,7 @@ def config_of(
     for key, value in {"runtime.root": str(run_dir.parent), **sent, **changes}.items():
         section, _, name = key.partition(".")
         plain[section][name] = value
-    return schema.from_stored(plain, config_dir=config_dir)
+    return drafts.from_stored(plain, config_dir=config_dir)
 
 
 def changed(
@@ -292,7 +292,7 @@ def changed(
     config = config_of(run_dir, {})
     if not plugins:
         plugin_files.required(config.plugins, (), kept=run_dir / "plugins")
-    below = compose.beneath(schema.overrides_giving(config), words, config_dir=config_dir)
+    below = compose.beneath(drafts.overrides_giving(config), words, config_dir=config_dir)
     if config.is_imported:  # it trains, and is scored beside its training text, now
         below = [w for w in below if w not in ("train.precision=fp32", "eval.deduplicate=false")]
     return run_dir, resolve([*below, *words], config_dir=config_dir, plugins=plugins)

@@ -23,7 +23,7 @@ def show_runs(arguments: Runs = None) -> None:
     The configuration is the command that trains the run: what differs from the defaults.
     """
     run_dirs, _ = chosen_runs(arguments, "runtime")
-    from lengthgen.config import schema
+    from lengthgen.config import drafts, schema
     from lengthgen.report import report
     from lengthgen.runs import directory
 
@@ -32,7 +32,7 @@ def show_runs(arguments: Runs = None) -> None:
         with directory.or_said(run_dir, "shown", say):
             config = directory.load_config(run_dir)
             print_table(*runs_table([record(run_dir)]))
-            words = [w for w in schema.overrides_giving(config) if not w.startswith("runtime.")]
+            words = [w for w in drafts.overrides_giving(config) if not w.startswith("runtime.")]
             plugins = [str(run_dir / f"plugins/{digest}.py") for digest in config.plugins]
             words += [word for path in plugins for word in ("--plugin", path)]
             command, init = "train", config.train.init_from

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from lengthgen.config import conf
 from lengthgen.config import plugins as plugin_files
+from lengthgen.config.drafts import from_plain
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import from_plain
 from lengthgen.config.sections import Section, validate
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError

@@ -13,14 +13,9 @@ import yaml
 from tokenizers import Tokenizer
 
 from lengthgen.config import conf
+from lengthgen.config.drafts import drafted, from_plain
 from lengthgen.config.overrides import plain_values
-from lengthgen.config.schema import (
-    Config,
-    InitFrom,
-    drafted,
-    from_plain,
-    to_plain,
-)
+from lengthgen.config.schema import Config, InitFrom, to_plain
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer
 from lengthgen.errors import UserError

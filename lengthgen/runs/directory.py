@@ -18,8 +18,9 @@ import yaml
 
 from lengthgen import __version__, files
 from lengthgen.config import conf
+from lengthgen.config.drafts import from_stored
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import Config, from_stored, to_plain
+from lengthgen.config.schema import Config, to_plain
 from lengthgen.errors import UserError, suggestion
 from lengthgen.runs.status import read_of_run
 

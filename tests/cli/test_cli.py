@@ -19,7 +19,7 @@ from frames import write_run
 from small import SMALL
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from lengthgen.config.schema import from_stored
+from lengthgen.config.drafts import from_stored
 
 
 @pytest.fixture

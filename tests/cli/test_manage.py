@@ -21,7 +21,7 @@ from trained import newest_checkpoint
 from lengthgen.cli import lists
 from lengthgen.cli.arguments import chosen_runs
 from lengthgen.cli.console import print_table
-from lengthgen.config.schema import overrides_giving
+from lengthgen.config.drafts import overrides_giving
 from lengthgen.report.load import load_rows
 from lengthgen.runs import directory, status
 from lengthgen.runs.status import State, Status

@@ -12,7 +12,7 @@ import pytest
 import small
 from small_corpora import write
 
-from lengthgen.config import compose, conf, schema
+from lengthgen.config import compose, conf, drafts
 from lengthgen.config.overrides import expand_grid, plain_values
 from lengthgen.config.sections import flatten
 from lengthgen.errors import UserError
@@ -142,7 +142,7 @@ def test_nonsense_for_any_key_is_one_line_or_a_configuration(value: object) -> N
             inner = inner[step]
         inner[last] = value
         with suppress(UserError):  # whose message is one line
-            schema.from_plain(plain)
+            drafts.from_plain(plain)
 
 
 OWN = "# @package _global_\ndefaults:\n  - override /scheme: {}\n"

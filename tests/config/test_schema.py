@@ -17,17 +17,9 @@ from small import FRESH, config_of, refusal, small_config, valid
 from small_corpora import write
 
 from lengthgen.config import compose, conf
+from lengthgen.config.drafts import from_plain, from_stored
 from lengthgen.config.overrides import TYPED, expand_grid, plain_values
-from lengthgen.config.schema import (
-    Eval,
-    Model,
-    Runtime,
-    SchemeSpec,
-    Train,
-    from_plain,
-    from_stored,
-    to_plain,
-)
+from lengthgen.config.schema import Eval, Model, Runtime, SchemeSpec, Train, to_plain
 from lengthgen.config.sections import flatten
 from lengthgen.config.user import user_file
 from lengthgen.errors import UserError

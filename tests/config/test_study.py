@@ -7,7 +7,7 @@ from commands import here
 from small import SMALL, refusal
 
 from lengthgen.config import study
-from lengthgen.config.schema import drafted
+from lengthgen.config.drafts import drafted
 from lengthgen.report import load
 
 FILE = """# @package _global_

@@ -21,7 +21,8 @@ from small import close, experiment_of, refusal, small_config
 from small_corpora import load_tokens
 from trained import QUIET, open_run, train_and_evaluate
 
-from lengthgen.config.schema import Config, drafted, to_plain
+from lengthgen.config.drafts import drafted
+from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.tokenizer import read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.experiment import of_run

@@ -17,7 +17,7 @@ from lengthgen import __version__
 from lengthgen.config import study
 from lengthgen.config.compose import compose
 from lengthgen.config.conf import choices
-from lengthgen.config.schema import from_plain
+from lengthgen.config.drafts import from_plain
 from lengthgen.experiment import resolve, resolved
 
 DOCS = {

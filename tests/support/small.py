@@ -16,9 +16,10 @@ from torch import Tensor
 from lengthgen.config import conf
 from lengthgen.config import plugins as plugin_files
 from lengthgen.config.conf import choices, load_choice
+from lengthgen.config.drafts import from_plain
 from lengthgen.config.overrides import plain_values
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.schema import Config, ModelDims, from_plain, to_plain
+from lengthgen.config.schema import Config, ModelDims, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation.plan import plan

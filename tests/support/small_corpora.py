@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from small import VOCAB
 
 from lengthgen.config import schema
-from lengthgen.config.schema import drafted
+from lengthgen.config.drafts import drafted
 from lengthgen.data import corpora, sources
 from lengthgen.data.corpora import Split, TokenizedCorpus
 from lengthgen.data.sources import Document

@@ -9,7 +9,8 @@ from small import experiment_of
 from torch import Tensor
 
 from lengthgen import pipeline
-from lengthgen.config.schema import Config, from_stored, to_plain
+from lengthgen.config.drafts import from_stored
+from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.windows import TrainingWindows
 from lengthgen.evaluation.evaluator import Kept
 from lengthgen.evaluation.protocols import Evaluation, TimeLimit

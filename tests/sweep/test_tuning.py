@@ -13,7 +13,8 @@ from frames import eval_row
 from small import MEASURED_AT_T, refusal, small_config, smaller
 
 from lengthgen.config import conf
-from lengthgen.config.schema import from_stored, to_plain
+from lengthgen.config.drafts import from_stored
+from lengthgen.config.schema import to_plain
 from lengthgen.files import write_rows
 from lengthgen.runs import status
 from lengthgen.runs.status import Status
