@@ -20,8 +20,8 @@ from lengthgen.evaluation.evaluator import measured_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.report import report as pages
 from lengthgen.report import statistics
+from lengthgen.report.load import asked_for, of_model, only
 from lengthgen.report.load import load_rows as load_rows
-from lengthgen.report.load import of_model, only
 from lengthgen.report.series import select
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
@@ -100,14 +100,8 @@ def evaluate(
     kept = "all" if checkpoints == "all" else [int(n) for n in _listed(checkpoints)]
     asked = experiment.of_run(run_dir, changes, plugins=_paths(plugins))
     ((*_, rows),) = pipeline.evaluate_runs([run_dir], [asked], kept=kept)
-    curves = _curves(only(load_rows([run_dir], checkpoints=bool(kept)), rows), bool(kept))
-    wanted = asked.config.eval
-    shown = [None, *wanted.variants, *wanted.reference_variants]
-    return curves.loc[
-        curves["length"].isin(wanted.lengths)
-        & curves["protocol"].isin(wanted.protocols)
-        & curves["variant"].isin(shown)
-    ]
+    measured = only(load_rows([run_dir], checkpoints=bool(kept)), rows)
+    return _curves(asked_for(measured, {asked.run_id: asked.config.eval}), bool(kept))
 
 
 def results(

@@ -253,7 +253,8 @@ class Tracker:
 
         from lengthgen.report import report
 
-        rows, sections, name, table, curve, by_tokens = _evaluated(self._run_dir, say=self._say)
+        rows, sections = _evaluated(self._run_dir, say=self._say)
+        (name, table, curve), by_tokens = _curve(rows, sections), _by_tokens(rows)
         values = {f"{k}@{n}": x for n, point in curve.items() for k, x in point.items()}
         values["eval/tables"] = hash_of(table.to_csv(), 8)
         values["kept/rows"] = hash_of(repr(by_tokens), 8)
@@ -318,8 +319,9 @@ class TensorBoard:
 
     def results(self) -> None:
         """Shows what is evaluated, by length or, of kept checkpoints, by tokens as the step."""
-        *_, curve, by_tokens = _evaluated(self._run_dir, say=len)
-        for step, point in (*curve.items(), *by_tokens.items()):
+        rows, sections = _evaluated(self._run_dir, say=unsaid)
+        *_, curve = _curve(rows, sections)
+        for step, point in (*curve.items(), *_by_tokens(rows).items()):
             self._add(point, step)
 
     def _add(self, row: Row, step: int) -> None:
@@ -391,29 +393,28 @@ def _numbers(row: Row) -> dict[str, float]:
     return {key: x for key, x in row.items() if "/" in key and not isinstance(x, str)}
 
 
-def _evaluated(
-    run_dir: Path, *, say: Callable[[str], Any]
-) -> tuple[Any, Any, str, Any, Points, Points]:
-    """Returns rows and sections of a run's report, its table for W&B, and its numbers.
+def _evaluated(run_dir: Path, *, say: Callable[[str], None]) -> tuple[Any, Any]:
+    """Returns rows and sections of a run's report."""
+    from lengthgen.report import load, report
 
-    They are by length and, of a run with several checkpoints, by training tokens.
-    """
-    from lengthgen.report import report, statistics
-    from lengthgen.report.load import load_rows
+    rows = load.load_rows([run_dir], checkpoints=True, say=say)
+    return rows, report.sections(rows)
 
-    rows = load_rows([run_dir], checkpoints=True, say=say)
-    sections = report.sections(rows)
+
+def _curve(rows: Any, sections: Any) -> tuple[str, Any, Points]:
+    """Returns the name of the table for W&B, the table, and its numbers of the run by length."""
+    from lengthgen.report import statistics
+
     text = rows.loc[rows["unit"].isna()]
     if len(text):
         findings = statistics.findings(text)
         curves: Any = statistics.curves(findings)
-        curve = _by_length(curves, findings)
-        return rows, sections, "curves", curves[TABLE], curve, _by_tokens(rows)
+        return "curves", curves[TABLE], _by_length(curves, findings)
     table: Any = next(section.data["tasks"] for section in sections if "tasks" in section.data)
     first = table[table["series"] == table["series"].iloc[0]].set_index("length")
     names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
     first = first[[*names]].rename(columns=names).add_prefix("eval/")
-    return rows, sections, "tasks", table, first.to_dict("index"), _by_tokens(rows)
+    return "tasks", table, first.to_dict("index")
 
 
 def _by_length(curves: Any, findings: Any) -> Points:

@@ -112,7 +112,7 @@ def _of_study(
     if not found:
         raise UserError(f"study={name}: nothing is evaluated; run {every[0].command}")
     rows = load.load_rows([point.run_dir for point in found], checkpoints=True, say=warn)
-    return load.asked(rows, {point.run_id: point.config.eval for point in found}), name
+    return load.asked_for(rows, {point.run_id: point.config.eval for point in found}), name
 
 
 def _write(rows: "DataFrame", out: Path, as_json: bool, push: str | None, **options: bool) -> None:

@@ -20,7 +20,7 @@ from lengthgen.evaluation.protocols import HEADLINE, TimeLimit
 from lengthgen.experiment import Experiment
 from lengthgen.hub import imported
 from lengthgen.report import report
-from lengthgen.report.load import asked, config_json, load_rows, only
+from lengthgen.report.load import asked_for, config_json, load_rows, only
 from lengthgen.report.report import ReportSection
 from lengthgen.report.series import select, short
 from lengthgen.report.statistics import (
@@ -103,7 +103,7 @@ def audit(
                 raise
             say(line)
         loaded = load_rows([run_dir], say=say)
-        rows = asked(loaded, dict.fromkeys(loaded["run"].unique(), asking.config.eval))
+        rows = asked_for(loaded, dict.fromkeys(loaded["run"].unique(), asking.config.eval))
         tables.append(only(rows, measured) if measured else rows)
     if limit.left:
         left = dict[str, dict[str, None]]()

@@ -8,7 +8,7 @@ that the model reads twice as many tokens. Here x ends at the endpoints of the e
 each document, and y is text of the document before in their order.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from lengthgen.context.reading import Text, read_answers
 from lengthgen.data.windows import Ints, Span, targets_of
 from lengthgen.evaluation.evaluator import donor
 from lengthgen.evaluation.protocols import Evaluation, Protocol
-from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.evaluation.scored_text import Advance, Plan, Scored, ScoredSpans
 
 
 def _place(length: int, plan: Plan) -> Iterator[Span]:
@@ -44,7 +44,7 @@ class Forgetting(Protocol):
         return copied(span, plan)[-span.scored :]
 
     def scored(
-        self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]
+        self, spans: Sequence[Span], evaluation: Evaluation, advance: Advance
     ) -> dict[Span, Scored]:
         """Returns for each target its nats, whether it is copied, whether it is right anyway."""
         plan, texts = evaluation.plan, list[Text]()
@@ -62,9 +62,7 @@ class Forgetting(Protocol):
             scored[span] = np.stack([copy.nats_PC[:, 0], *right], axis=-1).astype(np.float64)
         return scored
 
-    def sums(
-        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
-    ) -> dict[str, Any]:
+    def sums(self, windows: Sequence[Span], scored: ScoredSpans, plan: Plan) -> dict[str, Any]:
         found = np.concatenate([scored[span] for span in windows])
         copies, others = found[:, 1:].sum(0).tolist()
         counted = {"hits": [copies, others], "tries": [len(found)] * 2}

@@ -11,7 +11,7 @@ it predicts well at T by chance are chosen then, and its loss rises at every oth
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +21,7 @@ from lengthgen.config.schema import Config
 from lengthgen.data.windows import Mask, Span
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Evaluation, Protocol, matched_block
-from lengthgen.evaluation.scored_text import Nats, Plan, Scored
+from lengthgen.evaluation.scored_text import Advance, Nats, Plan, Scored, ScoredSpans
 from lengthgen.evaluation.scoring import evaluated
 from lengthgen.experiment import of_run
 from lengthgen.files import read_bytes
@@ -96,7 +96,7 @@ class KeyTokens(Protocol):
         return [span for n in _both(plan) for span in PROTOCOLS[HEADLINE].windows(n, plan)]
 
     def scored(
-        self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]
+        self, spans: Sequence[Span], evaluation: Evaluation, advance: Advance
     ) -> dict[Span, Scored]:
         """Returns the nats of each target, and whether it is a key token."""
         keys = chosen(evaluation)
@@ -106,9 +106,7 @@ class KeyTokens(Protocol):
             for span, nats_of in nats.items()
         }
 
-    def sums(
-        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
-    ) -> dict[str, Any]:
+    def sums(self, windows: Sequence[Span], scored: ScoredSpans, plan: Plan) -> dict[str, Any]:
         nats, key = np.concatenate([scored[span] for span in windows]).T
         return {"score": float(nats[key > 0].sum()), "n_scores": int(key.sum())}
 

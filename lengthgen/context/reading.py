@@ -11,8 +11,8 @@ import torch
 
 from lengthgen.data.windows import Ints, Span
 from lengthgen.evaluation.protocols import Evaluation
-from lengthgen.evaluation.scored_text import Nats
-from lengthgen.evaluation.scoring import MIN_LAST, Advance, Pass, over_passes, passes
+from lengthgen.evaluation.scored_text import Advance, Nats
+from lengthgen.evaluation.scoring import MIN_LAST, Pass, passes
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import LOGIT_BYTES
 
@@ -37,12 +37,13 @@ def read_answers(texts: Sequence[Text], evaluation: Evaluation, advance: Advance
     """
     lengths = enumerate(len(text.tokens_T) for text in texts)
     spans = [Span(i, n, n, 1) for i, n in lengths]  # the texts are the documents
-    batches = passes({span: span for span in spans})
 
-    def answered(batch: Pass) -> list[Answer]:
-        return _answers([texts[span.document] for span in batch.hosts], evaluation)
+    def answered(batch: Pass) -> dict[Span, Answer]:
+        answers = _answers([texts[span.document] for span in batch.hosts], evaluation)
+        advance(batch.cost(evaluation.model) * evaluation.ranks.world_size)
+        return dict(zip(batch.hosts, answers, strict=True))
 
-    every = over_passes(evaluation.model, batches, answered, evaluation.ranks, advance)
+    every = evaluation.ranks.divided(passes({span: span for span in spans}), answered)
     return [every[span] for span in spans]
 
 

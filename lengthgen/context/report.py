@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -148,13 +149,8 @@ def _data(reaches: Mapping[str, Mapping[str, Reach | None]]) -> Iterator[dict[st
     for series, by_test in reaches.items():
         for test, r in by_test.items():
             if r is not None:
-                about: dict[str, Any] = {
-                    "series": series,
-                    "test": test,
-                    "length": r.value,
-                    "low": r.low,
-                }
-                yield about | {"high": r.high, "shortest": r.shortest, "longest": r.longest}
+                of_reach = asdict(r)
+                yield {"series": series, "test": test, "length": of_reach.pop("value")} | of_reach
 
 
 def _key_tables(rows: pd.DataFrame) -> Iterator[Table]:

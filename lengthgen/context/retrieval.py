@@ -16,7 +16,7 @@ what the model reads. Effective length: `lengths.py`.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from lengthgen.context.reading import Text, read_answers
 from lengthgen.data.windows import Endpoint, Ints, Span, targets_of
 from lengthgen.evaluation.protocols import Evaluation, Protocol
-from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.evaluation.scored_text import Advance, Plan, Scored, ScoredSpans
 
 FORMS = ("single", "keys", "values", "chain")
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the prose before a pair
@@ -144,7 +144,7 @@ class Retrieval(Protocol):
         return np.array([query.asked[0] for query in queries])
 
     def scored(
-        self, spans: Sequence[Span], evaluation: Evaluation, advance: Callable[[int], None]
+        self, spans: Sequence[Span], evaluation: Evaluation, advance: Advance
     ) -> dict[Span, Scored]:
         """Returns for each query the nats of its value, whether it is a hit, and exact."""
         made = {span: examples(span, evaluation.plan) for span in spans}
@@ -173,9 +173,7 @@ class Retrieval(Protocol):
             scored[span] = both
         return scored
 
-    def sums(
-        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
-    ) -> dict[str, Any]:
+    def sums(self, windows: Sequence[Span], scored: ScoredSpans, plan: Plan) -> dict[str, Any]:
         """Returns lists with a number for each form at each depth."""
         counted = np.zeros((3, len(FORMS), len(DEPTHS)))
         for span in windows:

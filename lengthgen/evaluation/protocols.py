@@ -23,7 +23,7 @@ from lengthgen.data.objective import Objective
 from lengthgen.data.windows import Ints, Span, Windows, manifest, targets_of
 from lengthgen.errors import UserError, suggestion
 from lengthgen.evaluation import rows
-from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.evaluation.scored_text import Advance, Plan, Scored, ScoredSpans
 from lengthgen.evaluation.stored import HEADLINE as HEADLINE
 
 if TYPE_CHECKING:  # a report of text needs no torch
@@ -127,13 +127,13 @@ class Protocol:
         return []
 
     def scored(
-        self, spans: Sequence[Span], evaluation: "Evaluation", advance: Callable[[int], None]
+        self, spans: Sequence[Span], evaluation: "Evaluation", advance: Advance
     ) -> dict[Span, Scored]:
         """Returns what texts of its own show, made of the spans; the processes share the work."""
         raise NotImplementedError
 
     def rows(
-        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: "Evaluation"
+        self, spans: Sequence[Span], scored: ScoredSpans, evaluation: "Evaluation"
     ) -> list[dict[str, Any]]:
         """Returns what a cell's rows hold: one per document; of packed text, one per endpoint."""
         plan, found = evaluation.plan, [span for span in spans if span in scored]
@@ -148,9 +148,7 @@ class Protocol:
         windows = plan.by_cluster(found).values()
         return [row | self.sums(w, scored, plan) for row, w in zip(made, windows, strict=True)]
 
-    def sums(
-        self, windows: Sequence[Span], scored: Mapping[Span, Scored], plan: Plan
-    ) -> dict[str, Any]:
+    def sums(self, windows: Sequence[Span], scored: ScoredSpans, plan: Plan) -> dict[str, Any]:
         """Returns what else the row of these windows holds."""
         return {}
 

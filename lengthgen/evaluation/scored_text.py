@@ -1,6 +1,6 @@
 """What an evaluation scores: endpoints in documents, a stretch of the stream, examples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,6 +14,8 @@ UNIGRAM_TOKENS = 1 << 27  # of the training split, at most, that its frequencies
 Nats = NDArray[np.float64]
 # The nats of each scored token; where predictions are wanted, [n, 2]: and the most likely token.
 Scored = NDArray[np.float64]
+ScoredSpans = Mapping[Span, Scored]
+Advance = Callable[[int], None]  # receives the cost of each forward pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ B windows, T tokens, D width.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import IGNORED, Ints, Span, Windows, text_of, window
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Evaluation, Protocol
-from lengthgen.evaluation.scored_text import Scored
+from lengthgen.evaluation.scored_text import Advance, Scored
 from lengthgen.model.build import generator_of
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs.distributed import Ranks
@@ -36,8 +36,6 @@ class Pass(NamedTuple):
         return len(self.hosts) * sum(n * (of_token + shape.qkv_widths[0] * n) for n in read)
 
 
-Advance = Callable[[int], None]  # receives the cost of each pass
-Value = TypeVar("Value")
 Replace = Callable[[Ints, Span], Ints]  # inputs of a window with other text, those of a span
 
 
@@ -77,21 +75,6 @@ def shared(wanted: Sequence[Span]) -> dict[Span, Span]:
     for span in sorted(wanted, key=lambda span: -span.length):
         longest.setdefault((span.document, span.start), span)
     return {span: longest[span.document, span.start] for span in wanted}
-
-
-def over_passes(
-    model: Transformer,
-    batches: Sequence[Pass],
-    scored: Callable[[Pass], Sequence[Value]],
-    ranks: Ranks,
-    advance: Advance,
-) -> dict[Span, Value]:
-    """Returns what is scored of each window; each process takes every n-th forward pass."""
-    mine: dict[Span, Value] = {}
-    for batch in batches[ranks.rank :: ranks.world_size]:
-        mine |= dict(zip(batch.hosts, scored(batch), strict=True))
-        advance(batch.cost(model) * ranks.world_size)
-    return {host: value for part in ranks.gather(mine) for host, value in part.items()}
 
 
 def evaluated(
@@ -140,7 +123,7 @@ def score(
     host_of = hosts(model, wanted, predicts=protocol.predicts)
     device = model.embedding.weight.device
 
-    def score_pass(batch: Pass) -> Sequence[Scored]:
+    def score_pass(batch: Pass) -> dict[Span, Scored]:
         """Scores the last n_last targets, or those that remain of them in the protocol's batch."""
         inputs, targets = zip(*(window_of(host, corpus) for host in batch.hosts), strict=True)
         if replace is not None:
@@ -160,12 +143,13 @@ def score(
             if protocol.predicts:
                 predicted = model.argmax_tokens(x_BTD).cpu().double().numpy()
                 scored = np.stack([scored, predicted], axis=-1)
-        if changed is windows:
-            return list(scored)
-        kept_BT = (last_BT != IGNORED) & (last_BT < corpus.vocab_size)
-        return [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
+        if changed is not windows:
+            kept_BT = (last_BT != IGNORED) & (last_BT < corpus.vocab_size)
+            scored = [row[kept] for row, kept in zip(scored, kept_BT, strict=True)]
+        advance(batch.cost(model) * ranks.world_size)
+        return dict(zip(batch.hosts, scored, strict=True))
 
-    nats_of = over_passes(model, passes(host_of), score_pass, ranks, advance)
+    nats_of = ranks.divided(passes(host_of), score_pass)
 
     def scored(span: Span) -> Scored:
         if span not in host_of:  # one token after another

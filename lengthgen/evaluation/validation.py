@@ -1,9 +1,12 @@
 """The loss at T and 4T while a run trains, on a few windows that stay the same."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
 
 from lengthgen.config.schema import Config
+from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.objective import Objective
 from lengthgen.data.windows import Span
 from lengthgen.evaluation.scored_text import Plan
@@ -13,6 +16,14 @@ from lengthgen.runs.distributed import Ranks
 
 WINDOWS = 64  # windows of a length
 SHARE = 1 / 128  # of the tokens that are trained on meanwhile: of the time, at most 3 %
+
+
+def mean_loss(
+    model: Transformer, spans: Sequence[Span], corpus: TokenizedCorpus, **how: Any
+) -> float:
+    """Returns the mean nats of the scored tokens of spans, as `score` takes them."""
+    nats = score(model, spans, corpus, **how)
+    return math.fsum(chain(*nats.values())) / sum(map(len, nats.values()))
 
 
 def validator(
@@ -35,15 +46,12 @@ def validator(
         for length in (T, 4 * T)
         if length <= planned.max_context
     }
-
-    def loss(model: Transformer, spans: list[Span]) -> float:
-        nats = score(model, spans, corpus, precision=train.precision, seed=config.seed, ranks=ranks)
-        return math.fsum(x for of_span in nats.values() for x in of_span) / (len(nats) * scored)
+    how: Any = {"precision": train.precision, "seed": config.seed, "ranks": ranks}
 
     def validate(model: Transformer) -> dict[str, float]:
         model.eval()
         losses = {
-            f"val/loss@{length}": loss(model, spans)
+            f"val/loss@{length}": mean_loss(model, spans, corpus, **how)
             for length, spans in windows.items()
             if model.scheme.unsupported_reason(length) is None
         }

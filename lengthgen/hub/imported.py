@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from tokenizers import Tokenizer
@@ -20,7 +19,7 @@ from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS
-from lengthgen.evaluation.scoring import score
+from lengthgen.evaluation.validation import mean_loss
 from lengthgen.experiment import Experiment, config_of, resolved
 from lengthgen.files import new_folder, read_bytes, replace_file, sha256_of
 from lengthgen.hub.families import EMPTY, INSTALL, OWN, Read, kind_of, read_config
@@ -111,17 +110,16 @@ def _rounding(experiment: Experiment, say: Callable[[str], None]) -> str:
         opened = experiment.opened(say=say)
     except UserError as error:
         return f"eval.precision=bf16: not compared with fp32: {error}"
-    quiet = Progress(is_main=False)
-    model, protocol = opened.trained(ranks=ALONE, show=quiet).model, PROTOCOLS[HEADLINE]
+    model = opened.trained(ranks=ALONE, show=Progress(is_main=False)).model
     T, lengths = experiment.config.train.length, experiment.config.eval.lengths
     length = max([n for n in lengths if n <= min(T, ROUNDED)], default=min(lengths))
-    spans, loss, seconds = protocol.windows(length, opened.plan)[:4], list[float](), list[float]()
-    how: dict[str, Any] = {"seed": experiment.config.seed, "ranks": ALONE, "protocol": protocol}
+    spans = PROTOCOLS[HEADLINE].windows(length, opened.plan)[:4]
+    loss, seconds = list[float](), list[float]()
+    how: dict[str, Any] = {"seed": experiment.config.seed, "ranks": ALONE}
     for precision in ("bf16", "fp32"):
         begun = time.monotonic()
-        nats = score(model, spans, opened.corpus, precision=precision, **how, advance=quiet.advance)
+        loss.append(mean_loss(model, spans, opened.corpus, precision=precision, **how))
         seconds.append(time.monotonic() - begun)
-        loss.append(float(np.concatenate([*nats.values()]).mean()))
     return (
         f"eval.precision=bf16: the loss of {sum(span.scored for span in spans)} targets at "
         f"{length:,} tokens is {loss[0] - loss[1]:+.4f} nats off fp32, in "

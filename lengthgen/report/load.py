@@ -137,7 +137,7 @@ def only(rows: pd.DataFrame, measured: Sequence[Mapping[str, Any]]) -> pd.DataFr
     return rows.loc[found.to_numpy()]
 
 
-def asked(rows: pd.DataFrame, settings: Mapping[str, Eval]) -> pd.DataFrame:
+def asked_for(rows: pd.DataFrame, settings: Mapping[str, Eval]) -> pd.DataFrame:
     """Returns the rows that the settings of each run ask for, without what else was measured."""
 
     def is_asked(row: Any) -> bool:

@@ -22,6 +22,8 @@ from lengthgen.errors import Refused, UserError, first_line
 from lengthgen.runs import signals
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 TIMEOUT = timedelta(hours=1)  # a process that waits longer for another one gives up
 UPLOAD = timedelta(days=1)  # the others wait while the main one shows results in W&B
 CONTINUES = "rerun to resume from the last checkpoint"
@@ -127,6 +129,11 @@ class Ranks:
         values: list[T | None] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return cast(list[T], values)
+
+    def divided(self, parts: Sequence[T], work: Callable[[T], Mapping[K, V]]) -> dict[K, V]:
+        """Returns what the work on all parts gives; each process does that on every n-th one."""
+        mine = [work(part) for part in parts[self.rank :: self.world_size]]
+        return {k: v for done in self.gather(mine) for each in done for k, v in each.items()}
 
     def agreed(self, work: Callable[[], T]) -> T:
         """Returns what `work` does here. Raises Refused in all processes if one has a UserError."""

@@ -66,8 +66,9 @@ def _written(
     for n_given, members in alike.items():
         size = max(1, BATCH_TOKENS // (n_given + max(len(answers[i]) for i in members)))
         batches += [members[n : n + size] for n in range(0, len(members), size)]
-    ranks, wanted, mine = evaluation.ranks, evaluation.config.eval, dict[int, Tokens]()
-    for batch in batches[ranks.rank :: ranks.world_size]:
+    wanted = evaluation.config.eval
+
+    def written(batch: Sequence[int]) -> dict[int, Tokens]:
         texts = greedy(
             evaluation.model,
             [prompts[i] for i in batch],
@@ -76,8 +77,9 @@ def _written(
             seed=wanted.seed,
             precision=wanted.precision,
         )
-        mine |= dict(zip(batch, texts, strict=True))
-    every = {i: text for part in ranks.gather(mine) for i, text in part.items()}
+        return dict(zip(batch, texts, strict=True))
+
+    every = evaluation.ranks.divided(batches, written)
     return [every[i] for i in range(len(prompts))]
 
 

@@ -18,7 +18,7 @@ from lengthgen.data.sources import Source
 from lengthgen.data.windows import Span, n_targets, targets_of
 from lengthgen.errors import UserError
 from lengthgen.evaluation.protocols import Evaluation, Protocol
-from lengthgen.evaluation.scored_text import Plan, Scored
+from lengthgen.evaluation.scored_text import Plan, ScoredSpans
 from lengthgen.tasks import END, Task
 from lengthgen.tasks.decoding import decoded
 from lengthgen.tasks.source import TaskSource
@@ -150,7 +150,7 @@ class AnswersProtocol(Protocol):
         return ["answers"]
 
     def rows(
-        self, spans: Sequence[Span], scored: Mapping[Span, Scored], evaluation: Evaluation
+        self, spans: Sequence[Span], scored: ScoredSpans, evaluation: Evaluation
     ) -> list[dict[str, Any]]:
         """Returns the one row of a length.
 
