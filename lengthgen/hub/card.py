@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from lengthgen.hub.exported import About
 from lengthgen.hub.families import OWN
 from lengthgen.report import report
 from lengthgen.report.load import load_rows
-from lengthgen.report.statistics import curves, findings
+from lengthgen.report.report import ReportSection
 from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
+from lengthgen.terminal import unsaid
 
 
 def to_share(value: Any) -> Any:
@@ -63,8 +64,8 @@ def card(
         front_matter["datasets"] = [plain["corpus"]["repo"]]
     if license is not None:
         front_matter["license"] = license
-    rows = _rows(run_dir, checkpoint)
-    if metrics := _metrics(rows):
+    sections = _sections(run_dir, checkpoint)
+    if metrics := [*_metrics(sections)]:
         dataset = {"type": config.corpus.name, "name": config.corpus.name}
         result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
         front_matter["model-index"] = [{"name": about.run, "results": [result]}]
@@ -90,38 +91,25 @@ def card(
         objective=experiment.objective,
         is_ours=is_ours,
         settings=yaml.safe_dump(settings, sort_keys=False),
-        tables=_measured(rows),
+        tables="\n".join(markdown(table) for section in sections for table in section.tables),
     )
 
 
-def _rows(run_dir: Path, checkpoint: Checkpoint) -> pd.DataFrame:
-    """Returns what was evaluated of these weights, if anything."""
+def _sections(run_dir: Path, checkpoint: Checkpoint) -> Sequence[ReportSection]:
+    """Returns what a report shows of these weights; nothing of what is evaluated in part."""
     try:
-        rows = load_rows([run_dir], say=lambda message: None)
-    except UserError:
-        return pd.DataFrame()
-    return rows.loc[rows["weights"] == checkpoint.sha256]
-
-
-def _metrics(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Returns perplexity by length under the matched tail, as the Hub's model-index has metrics."""
-    try:
-        known = curves(findings(rows)) if len(rows) else pd.DataFrame(columns=["protocol"])
+        rows = load_rows([run_dir], say=unsaid)
+        rows = rows.loc[rows["weights"] == checkpoint.sha256]
+        return report.sections(rows) if len(rows) else []
     except UserError:
         return []
-    of_tail = known.loc[known["protocol"] == HEADLINE].to_dict("records")
-    return [
-        {"type": "perplexity", "name": f"perplexity at {row['length']} tokens"}
-        | {"value": round(float(row["ppl"]), 4)}
-        for row in of_tail
-        if pd.isna(row["variant"]) and math.isfinite(row["ppl"])
-    ]
 
 
-def _measured(rows: pd.DataFrame) -> str:
-    """Returns tables of what was evaluated, as Markdown."""
-    try:
-        sections = report.sections(rows) if len(rows) else []
-    except UserError:
-        return ""  # all of it in part
-    return "\n".join(markdown(table) for section in sections for table in section.tables)
+def _metrics(sections: Sequence[ReportSection]) -> Iterator[dict[str, Any]]:
+    """Yields perplexity by length under the matched tail, as the Hub's model-index has metrics."""
+    for known in (section.data["curves"] for section in sections if "curves" in section.data):
+        for row in known.loc[known["protocol"] == HEADLINE].to_dict("records"):
+            if pd.isna(row["variant"]) and math.isfinite(row["ppl"]):
+                name = f"perplexity at {row['length']} tokens"
+                value = round(float(row["ppl"]), 4)
+                yield {"type": "perplexity", "name": name, "value": value}
