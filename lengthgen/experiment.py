@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -300,24 +299,22 @@ def changed(
 
 def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
     """Returns the experiment of a draft and its plugins, which run. Raises as `resolve`."""
-    from lengthgen import schemes
     from lengthgen.data.objective import objective_of
     from lengthgen.data.sources import source_of
     from lengthgen.evaluation.protocols import protocols_of
     from lengthgen.model.build import architecture
     from lengthgen.runs import devices
+    from lengthgen.schemes import Design
     from lengthgen.training import init_from
 
     source, corpus = source_of(draft.corpus, plugins)
-    design_of = partial(
-        schemes.design,
-        layers=draft.scheme.layers,
+    scheme = Design(
         shape=draft.shape,
         encoder_shape=draft.encoder_shape,
+        layers=draft.scheme.layers,
         alignment_ids=source.alignment_ids,
         plugins=plugins,
-    )
-    scheme = design_of(draft.scheme.parts)
+    ).with_parts(draft.scheme.parts)
     of_scheme = draft.scheme.model_copy(update={"parts": scheme.parts})
     train = init_from.identified(draft)
     if is_auto := train.precision == "auto":
@@ -334,14 +331,14 @@ def resolved(draft: Draft, plugins: tuple[Plugin, ...] = ()) -> Experiment:
     variants: dict[str, Design | UserError] = {}
     for name in config.eval.reference_variants:
         try:
-            variants[name] = design_of(config.variant(name), where="scheme.variants")
+            variants[name] = scheme.with_parts(config.variant(name), where="scheme.variants")
         except UserError as error:
             variants[name] = error
     named = {name: f"eval.variants.{name}" for name in config.eval.variants}
     if config.model.arch == "decoder":  # an encoder may lack what the scheme's variants change
         named |= {name: f"scheme.variants.{name}" for name in config.scheme.variants}
     for name, where in named.items():
-        design = design_of(config.variant(name), where=where)
+        design = scheme.with_parts(config.variant(name), where=where)
         variant = design.build()
         added = sorted(n for n, p in variant.named_parameters() if trained.get(n) != p.shape)
         if added:

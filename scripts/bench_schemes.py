@@ -30,7 +30,7 @@ from lengthgen.model.kv_cache import forward_cached
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import devices
 from lengthgen.runs.distributed import ALONE
-from lengthgen.schemes import design
+from lengthgen.schemes import Design
 from lengthgen.training.optim import optimizers_of
 
 HERE = Path(__file__).resolve().parents[1]
@@ -107,7 +107,7 @@ def measure(experiment: Experiment, lengths: Sequence[int], rounds: int, clock: 
     device = devices.device_of(config.runtime, ALONE)
     devices.prepare(config.runtime, device)
     vocab_size, T = config.corpus.vocab_size, config.train.length
-    none = design({}, layers=None, shape=config.shape)
+    none = Design(shape=config.shape)
     bare = create(Transformer, config, none, vocab_size=vocab_size)
     models = [m.to(device) for m in (experiment.create(vocab_size=vocab_size), bare)]
     scheme = models[0].scheme

@@ -353,7 +353,7 @@ def config_json_of(config: Config, *, vocab_size: int) -> tuple[dict[str, Any], 
             read_as = read_config(plain, config.train.length, where=Path())
         except UserError:
             continue
-        design = schemes.design(read_as.parts, layers=None, shape=config.shape)
+        design = schemes.Design(shape=config.shape).with_parts(read_as.parts)
         layers, theirs = read_as.layers, _comparable(design.parts, config)
         given = _options(config, read_as.model)
         enough = {*options["biases"]} <= {*given["biases"]}  # the others are zeros

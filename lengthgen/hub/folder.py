@@ -101,7 +101,8 @@ def layout(experiment: Experiment, trained: Weights) -> tuple[dict[str, Any], We
         return _own_keys(config, rows), trained
     keys, read_as = fitting
     theirs_of = config.model_copy(update={"model": read_as.model})
-    design = schemes.design(read_as.parts, layers=read_as.layers, shape=theirs_of.shape)
+    design = schemes.Design(shape=theirs_of.shape, layers=read_as.layers)
+    design = design.with_parts(read_as.parts)
     with torch.device("meta"):
         model = Transformer(theirs_of, design, vocab_size=rows)
     return keys, theirs(model, read_as.family, trained)

@@ -10,9 +10,9 @@ import numpy as np
 
 from lengthgen import probes
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import construct, digest_of, errors_of, registered
+from lengthgen.config.registry import class_named, construct, digest_of, errors_of, registered
 from lengthgen.config.schema import TaskCorpus
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import cell_facts
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS, Cell
 from lengthgen.experiment import Experiment
@@ -42,8 +42,7 @@ def requested_probes(names: Sequence[str], *, plugins: Sequence[Plugin] = ()) ->
     """Returns the probes requested, all if none is. Raises UserError for an unknown one."""
     known = probe_classes(plugins)
     for name in names:
-        if name not in known:
-            raise UserError(f"--probes: no such probe {name!r}; {suggestion(name, known)}")
+        class_named(name, known, plugins, what="probe", where="--probes")
     return [construct(known[name], {}, where=f"probe {name}") for name in names or known]
 
 

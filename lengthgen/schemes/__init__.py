@@ -12,6 +12,5 @@ from lengthgen.schemes.base import weighted as weighted
 from lengthgen.schemes.bias.distance_bias import DistanceBias as DistanceBias
 from lengthgen.schemes.parameters import of_layer as of_layer
 from lengthgen.schemes.registry import Design as Design
-from lengthgen.schemes.registry import design as design
 from lengthgen.schemes.registry import part_classes as part_classes
 from lengthgen.schemes.scheme import Scheme as Scheme

@@ -1,10 +1,10 @@
 """The registry of parts, every Part in a file below this directory by its name in snake case.
 
-`design` is the only reader of these names: what it returns holds classes.
+`Design.with_parts` is the only reader of these names: what it returns holds classes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,28 @@ def part_classes(plugins: tuple[Plugin, ...] = ()) -> dict[str, type[Part]]:
 class Design:
     """A scheme that can be built: its parts as classes with arguments, and where they act."""
 
-    kinds: Mapping[str, type[Part]]
-    parts: Parts  # arguments in the types of the classes' signatures, with their defaults
-    layers: Sequence[Sequence[str]] | None
     shape: ModelDims
     encoder_shape: ModelDims | None = None  # of an encoder-decoder model
+    layers: Sequence[Sequence[str]] | None = None
     alignment_ids: AlignmentIds | None = None  # of the corpus
+    plugins: tuple[Plugin, ...] = ()
+    kinds: Mapping[str, type[Part]] = field(default_factory=dict[str, type[Part]])
+    # Arguments in the types of the classes' signatures, with their defaults:
+    parts: Parts = field(default_factory=Parts)
     where: str = "scheme.parts"  # the dotted key that messages name
+
+    def with_parts(
+        self, parts: Mapping[str, Mapping[str, Any]], *, where: str = "scheme.parts"
+    ) -> "Design":
+        """Returns the design with these parts. Raises UserError for names and arguments unknown."""
+        known, kinds, held = part_classes(self.plugins), dict[str, type[Part]](), Parts()
+        for name, arguments in parts.items():
+            key = f"{where}.{name}"
+            if hasattr(torch.nn.ModuleDict, name):
+                raise UserError(f"{key}: a part cannot have this name; rename its class")
+            kinds[name] = class_named(name, known, self.plugins, what="part", where=key)
+            held[name] = typed_arguments(kinds[name], arguments, "shape", where=key)
+        return replace(self, kinds=kinds, parts=held, where=where)
 
     @property
     def code(self) -> dict[str, str]:
@@ -90,32 +105,3 @@ class Design:
                 near = suggestion(name, built)
                 raise UserError(f"scheme.layers: {name} is not a part of this scheme; {near}")
         return Scheme(built, layers=self.layers, n_layers=shape.n_layers, where=self.where)
-
-
-def design(
-    parts: Mapping[str, Mapping[str, Any]],
-    *,
-    layers: Sequence[Sequence[str]] | None,
-    shape: ModelDims,
-    encoder_shape: ModelDims | None = None,
-    alignment_ids: AlignmentIds | None = None,
-    plugins: tuple[Plugin, ...] = (),
-    where: str = "scheme.parts",
-) -> Design:
-    """Returns a scheme's parts as classes. Raises UserError for names and arguments unknown."""
-    known, kinds, held = part_classes(plugins), dict[str, type[Part]](), Parts()
-    for name, arguments in parts.items():
-        key = f"{where}.{name}"
-        if hasattr(torch.nn.ModuleDict, name):
-            raise UserError(f"{key}: a part cannot have this name; rename its class")
-        kinds[name] = class_named(name, known, plugins, what="part", where=key)
-        held[name] = typed_arguments(kinds[name], arguments, "shape", where=key)
-    return Design(
-        kinds=kinds,
-        parts=held,
-        layers=layers,
-        shape=shape,
-        encoder_shape=encoder_shape,
-        alignment_ids=alignment_ids,
-        where=where,
-    )

@@ -22,7 +22,7 @@ ROOMS = {
     "encoder_decoder": 228,
     "errors, escaping, files, terminal": 429,
     "evaluation": 1177,  # TimeLimit, and checks of what measure is given
-    "experiment": 283,  # what a machine of another precision began
+    "experiment": 280,  # what a machine of another precision began
     "generation": 89,
     "hub": 1171,
     "model": 1134,

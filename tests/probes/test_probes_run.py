@@ -128,7 +128,7 @@ def test_the_newest_run_is_probed_and_reported_with_its_probes(run_dir: Path, sh
 def test_a_file_is_a_probe_computed_again_once_edited(run_dir: Path, shell: Shell) -> None:
     words = ["--plugin", "uncertainty.py", "--probes", "uncertainty"]
     error = shell.refused("probe", *words[2:], f"runtime.root={run_dir.parent}")
-    assert error.startswith("--probes: no such probe 'uncertainty'; known: ")
+    assert error.startswith("--probes: no probe 'uncertainty'; known: ")
     for measure in ("entropy", "bits"):
         Path("uncertainty.py").write_text(FILE.replace('"entropy"', f'"{measure}"'))
         ran = shell.run("probe", *words, f"runtime.root={run_dir.parent}")

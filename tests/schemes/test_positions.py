@@ -84,7 +84,7 @@ def test_learned_rows_continue_past_t_as_they_say(beyond: str, want: list[float]
 def test_layers_are_cycled_and_name_the_parts_that_act_in_each() -> None:
     words = ["+scheme.parts.alibi.beyond=extend", "scheme.layers=[[rope],[alibi],[]]"]
     asked, shape = small_config("scheme=rope", *words).scheme, dims(n_layers=5, n_heads=4)
-    built = schemes.design(asked.parts, layers=asked.layers, shape=shape).build()
+    built = schemes.Design(shape=shape, layers=asked.layers).with_parts(asked.parts).build()
     acting = [(len(layer.qk), len(layer.bias)) for layer in built.layers]
     assert acting == [(1, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
 

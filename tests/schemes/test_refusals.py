@@ -10,7 +10,7 @@ from small import dims, refusal, small_config, smaller, valid
 
 from lengthgen.config.conf import choices, load_choice
 from lengthgen.errors import UserError
-from lengthgen.schemes import ModelDims, design
+from lengthgen.schemes import Design, ModelDims
 
 SHIPPED: dict[str, dict[str, Any]] = {}  # the arguments of every part in the package's YAML files
 for group in ("variant", "scheme"):
@@ -80,7 +80,7 @@ for name in [*NOT_IN_SEGMENTS.split(), "logn", "temperature"]:
 
 
 def built(parts: dict[str, dict[str, Any]], shape: ModelDims) -> None:
-    design(parts, layers=None, shape=shape).build()
+    Design(shape=shape).with_parts(parts).build()
 
 
 @pytest.mark.parametrize("asked", REFUSED)
