@@ -37,9 +37,9 @@ def command() -> NoReturn:
     is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as by `nohup`, or `&` of sh
     with signals.handled([] if is_ignored else [signal.SIGINT], _end_at_once):
         try:
-            from lengthgen import cli
+            from lengthgen.cli import app
 
-            cli.main()
+            app.main()
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
                 sys.stderr.write(INTERRUPTED)

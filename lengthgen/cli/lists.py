@@ -19,7 +19,7 @@ from lengthgen.cli.arguments import (
     selection,
 )
 from lengthgen.cli.console import echo, print_table, warn_once
-from lengthgen.config.registry import rooms
+from lengthgen.config.registry import beside_core
 from lengthgen.errors import UserError, suggestion
 
 GROUPS = {
@@ -32,8 +32,8 @@ GROUPS = {
 }
 Listed = tuple[list[str], list[list[str]]]  # head and rows
 LISTS: dict[str, Callable[[list[Path]], Listed]] = {}  # by kind, of plugins
-for _room in rooms("cli"):
-    LISTS.update(getattr(_room, "LISTS", {}))
+for _subpackage in beside_core("cli"):
+    LISTS.update(getattr(_subpackage, "LISTS", {}))
 KINDS = (*GROUPS, "protocols", *LISTS, "runs")
 KNOWN = ", ".join(KINDS)
 

@@ -1,7 +1,7 @@
 """Classes by name: a file of the package, or a plugin, that defines one is all that is needed.
 
-Rooms beside the core are found by the name of a file: lengthgen/ROOM/register.py lists what one
-adds, sections.py its SECTIONS of a report, cli.py its COMMANDS and LISTS (plugins -> head, rows).
+A subpackage beside the core is found by the name of a file: its register.py lists what it adds,
+report_sections.py its SECTIONS of a report, cli.py its COMMANDS and LISTS (plugins -> head, rows).
 """
 
 import importlib
@@ -36,15 +36,21 @@ def modules_of(package: str, path: Iterable[str]) -> list[ModuleType]:
 
 
 @cache
-def rooms(name: str) -> tuple[ModuleType, ...]:
-    """Returns the module of that name of every room that has one: lengthgen.tasks.register."""
+def beside_core(name: str) -> tuple[ModuleType, ...]:
+    """Returns the module of that name of every subpackage that has one, imported.
+
+    beside_core("register") has lengthgen.tasks.register.
+    """
     files = sorted(f for folder in lengthgen.__path__ for f in Path(folder).glob(f"*/{name}.py"))
     return tuple(importlib.import_module(f"lengthgen.{f.parent.name}.{name}") for f in files)
 
 
 def contributed(name: str, file: str = "register") -> list[Any]:
-    """Returns what the rooms beside the core list under a name of their module of that name."""
-    return [value for module in rooms(file) for value in getattr(module, name, ())]
+    """Returns what the subpackages beside the core list under a name in a file of theirs.
+
+    contributed("PROTOCOLS") has those of each register.py.
+    """
+    return [value for module in beside_core(file) for value in getattr(module, name, ())]
 
 
 def registered(

@@ -165,7 +165,7 @@ class InStream(Protocol):
 
 
 def known() -> dict[str, Protocol]:
-    """Returns all protocols by name: PROTOCOLS, of text, and those of rooms beside the core."""
+    """Returns all protocols by name: PROTOCOLS, and those of subpackages beside the core."""
     return PROTOCOLS | {protocol.name: protocol for protocol in contributed("PROTOCOLS")}
 
 
@@ -173,7 +173,7 @@ def named(name: str) -> Protocol:
     """Returns the protocol of a name. Raises UserError for an unknown one, with a suggestion."""
     if stride := re.fullmatch(r"sliding-([1-9][0-9]*)", name):
         return _sliding_by(int(stride[1]))
-    protocols = PROTOCOLS if name in PROTOCOLS else known()  # which imports the rooms
+    protocols = PROTOCOLS if name in PROTOCOLS else known()  # which imports their files
     if name not in protocols:
         raise UserError(f"eval.protocols: no protocol {name!r}; {suggestion(name, protocols)}")
     return protocols[name]

@@ -46,7 +46,7 @@ DECODERS: dict[type[Part], type[Transformer]] = {
 
 
 def architecture(config: Draft, design: Design) -> type[Transformer]:
-    """Returns the class of the configured model: a decoder, or what a room beside the core adds.
+    """Returns the class of the configured model: a decoder, or what a subpackage adds.
 
     A few parts have a decoder of their own.
     """

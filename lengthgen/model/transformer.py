@@ -1,4 +1,4 @@
-"""The Transformer: embedding, pre-norm blocks, final norm, head.
+"""The Transformer: embedding, blocks, final norm, head.
 
 B batch, T tokens, D width, H heads, K head width, Q queries, S keys, V vocabulary.
 """
@@ -44,7 +44,8 @@ def norm_of(model: Model, width: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and a network of width d_ff, each added to its normalised input's stream."""
+    """Attention and a network of width d_ff, each added to the stream; model.norm_placement says
+    what is normalised."""
 
     def __init__(self, config: Draft) -> None:
         super().__init__()

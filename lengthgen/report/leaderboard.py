@@ -30,7 +30,7 @@ Facts = Mapping[str, Any]
 def broken_rules(rows: pd.DataFrame, candidates: Collection[str]) -> list[str]:
     """Returns a line on each rule that rows of candidates break, of those that most rows keep.
 
-    `rows` are those of load, a row of the table is the seeds of a recipe. All rows share text,
+    `rows` are those of load_rows, a row of the table is the seeds of a recipe. All rows share text,
     scored targets, model, budget and optimizer, all but the learning rates; each has SEEDS seeds
     that are trained to the end, and T and its doubles and halves up to the longest length.
     """

@@ -216,7 +216,7 @@ def eval_of(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def of_model(rows: Sequence[Mapping[str, Any]], config: Config) -> pd.DataFrame:
-    """Returns rows of a model that is no run, as `load` returns those of runs."""
+    """Returns rows of a model that is no run, as load_rows returns those of runs."""
     about = {"recipe": config.recipe, "state": "done", "reference": False}
     about |= {"config": config_json(config), "environment": json.dumps({"command": ""})}
     return typed(pd.DataFrame(rows).assign(**about))

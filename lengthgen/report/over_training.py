@@ -61,7 +61,7 @@ def training_points(known: pd.DataFrame) -> pd.DataFrame:
 
 @style.styled()
 def losses(shown: pd.DataFrame, *, colours: Colours | None = None) -> Figure | None:
-    """Draws the loss at T over training tokens; `shown` is what points returns."""
+    """Draws the loss at T over training tokens; `shown` is of training_points."""
     rows = shown[shown["quantity"] == "loss"]
     low = float(rows[["value", "low"]].min().min())
     high = float(rows[["value", "high"]].max().max())

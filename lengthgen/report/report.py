@@ -22,7 +22,7 @@ from lengthgen.files import replace_file, writing
 from lengthgen.report import tables
 from lengthgen.report.load import MANIFEST, ROWS, is_last, load_rows, only, save_rows
 from lengthgen.report.series import Selection, select, short
-from lengthgen.report.statistics import curves, findings, over_training, unchanged
+from lengthgen.report.statistics import curves, findings, learning_rates, over_training, unchanged
 from lengthgen.report.tables import Numbers, Table
 from lengthgen.runs.selection import runs_matching
 
@@ -49,8 +49,8 @@ MOST_NAMES = 8  # of a title
 class ReportSection:
     """What a page shows under one heading: a figure, sentences, a table, and then the others.
 
-    A room beside the core adds sections: `SECTIONS` of its module `sections` lists functions that
-    take the data frame of load and return a ReportSection, or None where no row is theirs.
+    A subpackage beside the core adds sections: `SECTIONS` of its report_sections.py lists functions
+    that take the rows of load_rows and return a ReportSection, or None where no row is theirs.
     """
 
     title: str
@@ -72,12 +72,12 @@ class ReportSection:
 
 
 def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportSection]:
-    """Returns a section for each text, those of rooms beside the core, and the method.
+    """Returns a section for each text, those of subpackages beside the core, and the method.
 
     Their short tables have these lengths. Raises UserError if nothing can be compared.
     """
-    of_rooms = {name for name in rows["protocol"].unique() if named(name).texts}
-    of_texts = rows[rows["unit"].isna() & ~rows["protocol"].isin(of_rooms)]
+    of_others = {name for name in rows["protocol"].unique() if named(name).texts}
+    of_texts = rows[rows["unit"].isna() & ~rows["protocol"].isin(of_others)]
     texts, lost = list[Selection](), list[str]()
     try:
         texts = select(of_texts)
@@ -94,7 +94,7 @@ def sections(rows: pd.DataFrame, *, lengths: Sequence[int] = ()) -> list[ReportS
             training_section(text, end, colours),
         ]
     last = rows.loc[is_last(rows)]
-    made += [make(last) for make in registry.contributed("SECTIONS", "sections")]
+    made += [make(last) for make in registry.contributed("SECTIONS", "report_sections")]
     return [*(section for section in made if section is not None), method(last, lost)]
 
 
@@ -295,13 +295,12 @@ def method(rows: pd.DataFrame, notes: list[str]) -> ReportSection:
     runs = rows.drop_duplicates("run")
     environments = [*map(json.loads, runs["environment"])]
     trained = runs.loc[runs["tokens_seen"] > 0]  # the others are imported
-    lrs = [json.loads(config).get("train", {}).get("lr") for config in trained["config"]]
     facts = {
         "protocols": [f"{p}: {named(p).summary}" for p in rows["protocol"].unique()],
         "corpora": rows["corpus"] + " " + rows["fingerprint"].str[:12],
         "documents": _documents(rows),
         "trained": trained["model"] + ", " + trained["tokens_seen"].map("{:,} tokens".format),
-        "learning rates": [f"{s} {lr}" for s, lr in zip(trained["scheme"], lrs, strict=True)],
+        "learning rates": trained["scheme"] + " " + learning_rates(trained).astype(str),
         "commits": [e.get("commit") for e in environments],
         "machines": [", ".join(e.get("devices") or []) or e.get("processor") for e in environments],
         "versions": [" ".join(x) for e in environments for x in e.get("libraries", {}).items()],

@@ -33,7 +33,7 @@ ASIDE = (
 class Selection:
     """The rows of one text that can be compared, and what is left out or limits the comparison.
 
-    `rows` are those of `load` with a column `series`: the name of its scheme and variant, and of
+    `rows` are those of load_rows with a column `series`: the name of its scheme and variant, and of
     what else differs. References are variants to compare a scheme with, not competitors.
     """
 

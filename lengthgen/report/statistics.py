@@ -163,9 +163,8 @@ def verdict(gain: Estimate) -> Verdict:
 def findings(rows: pd.DataFrame) -> pd.DataFrame:
     """Returns what series show: a row per series, protocol, quantity and length.
 
-    `rows` are a Selection's; those of `load` are selected first, and get a column corpus, the text.
-    Columns: series, scheme, variant, reference, train_length, n_seeds, protocol, quantity, length,
-    value, low, high, word, mark.
+    `rows` are a Selection's; those of load_rows are selected first and get a column, corpus.
+    Columns: series, FACTS and MEASURED.
 
     loss: the word of a skipped length is the reason; the mark compares it with the best (best, tie,
     unknown: not comparable with it); bits: per byte of the scored tokens' text.

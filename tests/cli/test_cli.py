@@ -43,7 +43,7 @@ def imported_by(words: str, **environment: str) -> set[str]:
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert "Traceback" not in ran.stderr
     imported = {*ran.stderr.splitlines()[-1].split()}
-    assert "lengthgen.cli" in imported
+    assert "lengthgen.cli.app" in imported
     return imported
 
 

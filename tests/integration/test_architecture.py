@@ -66,7 +66,7 @@ SHARED = {
     *("main", "train", "evaluate", "evaluate_runs", "import_model", "push", "write_report"),
     *("HELD_OUT", "LEFT_OUT", "LONG_BYTES"),
 }
-LISTED = {"COMMANDS", "LISTS", "OBJECTIVES", "PROTOCOLS", "SECTIONS"}  # what rooms contribute
+LISTED = {"COMMANDS", "LISTS", "OBJECTIVES", "PROTOCOLS", "SECTIONS"}  # of subpackages
 
 
 def public_names(tree: ast.Module) -> set[str]:

@@ -25,7 +25,8 @@ def content_of(root: Path) -> dict[Path, bytes]:
 KILLED = """
 import os, signal, sys
 import torch._dynamo  # as an optimizer does in its first step
-from lengthgen import cli, pipeline  # once: each attempt is a fork
+from lengthgen import pipeline
+from lengthgen.cli import app  # once: each attempt is a fork
 
 fsync = os.fsync
 
@@ -38,7 +39,7 @@ os.fsync = killed
 for written in sys.argv.pop(1).split():
     attempt = os.fork()
     if attempt == 0:
-        cli.main()
+        app.main()
     print(os.waitpid(attempt, 0)[1], file=sys.stderr)
 """
 

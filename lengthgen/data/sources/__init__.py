@@ -64,7 +64,7 @@ class Source(ABC):
 
 
 def source_classes(plugins: Sequence[Plugin] = ()) -> dict[str, type[Source]]:
-    """Returns the sources by name: those of this directory, of rooms beside the core, of plugins.
+    """Returns the sources by name: of this directory, of subpackages beside the core, of plugins.
 
     Raises UserError for a plugin that fails, and for two sources of one name.
     """

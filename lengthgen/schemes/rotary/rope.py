@@ -4,8 +4,6 @@ Channel pairs of queries and keys turn by theta_m = p * base^(-2m/r), so that q.
 distance alone. Partial rotation (r < d_head leading channels, frequencies recomputed over r) is
 GPT-NeoX's `rotary_pct`. The paper pairs neighbours (`interleaved`); `half` pairs channel m with
 m + r/2 as GPT-NeoX, Megatron and Llama do: the same model up to a fixed order of channels.
-
-R rotated channels.
 """
 
 import math
@@ -57,7 +55,7 @@ class Rope(Part):
         )
 
     def omega(self, c: AttentionContext) -> Tensor:
-        """Returns the angle per position of each channel pair, [R/2] in c.dtype."""
+        """Returns the angle per position of each channel pair, [R] in c.dtype."""
         return powers(self.bases[c.layer % len(self.bases)], self.n_rotated, c)
 
     def rotate(self, x_BHTK: Tensor, theta_TR: Tensor) -> Tensor:
@@ -79,7 +77,7 @@ def times(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
 
 
 def powers(base: float, n_rotated: int, c: AttentionContext) -> Tensor:
-    """Returns the angle per position of each channel pair, base^(-2m/r): [R/2] in c.dtype."""
+    """Returns the angle per position of each channel pair, base^(-2m/r): [R] in c.dtype."""
     m = torch.arange(0, n_rotated, 2, device=c.q_pos.device, dtype=c.dtype)
     return base ** (-m / n_rotated)
 
