@@ -62,10 +62,10 @@ class Experiment:
 
         Two precisions are two runs, of two names. None if this one is there.
         """
-        config, chosen = self.config, self.config.train.precision
+        chosen = self.config.train.precision
         other = "fp32" if chosen == "bf16" else "bf16"
-        train = config.train.model_copy(update={"precision": other})
-        run_dir = config.model_copy(update={"train": train}).run_dir
+        train = self.config.train.model_copy(update={"precision": other})
+        run_dir = self.config.model_copy(update={"train": train}).run_dir
         if not self.is_auto or self.run_dir.exists() or not run_dir.exists():
             return None
         return (

@@ -107,10 +107,8 @@ def read_yaml(path: Path, *, takes_aliases: bool = True) -> dict[str, Any]:
 
 
 def defaults() -> dict[str, Any]:
-    """Returns the values of conf/config.yaml itself, without those of the groups."""
-    plain = read_yaml(conf_dir() / "config.yaml")
-    del plain["defaults"]
-    return plain
+    """Returns conf/config.yaml itself: values by section, and in `defaults` the groups' choices."""
+    return read_yaml(conf_dir() / "config.yaml")
 
 
 def settings_of(group: str, file: Path, *below: Path) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def keys(*, config_dir: Path | None) -> dict[str, list[str]]:
     """Returns the choices of each group, and the default of each key that any choice has."""
     folders = conf.folders(config_dir)
     groups = {group: sorted(folders[group]) for group in sorted({*folders} - {conf.VARIANT})}
-    config = conf.read_yaml(conf.conf_dir() / "config.yaml")
+    config = conf.defaults()
     chosen = [item for entry in config.pop("defaults")[1:] for item in entry.items()]
     others, usual = dict[str, Any](), flatten(config)
     for group in groups:
