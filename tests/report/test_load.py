@@ -157,6 +157,12 @@ def unreadable(path: Path) -> None:
         (lambda path: unreadable(path), "cannot be read (Too many"),
         (lambda path: (path / "eval.jsonl").unlink(), "its training is stopped"),
         (lambda path: (path / "env.json").write_text("[]\n"), "env.json"),
+        (
+            lambda path: write_rows(
+                path / "env.json", [ROWS_OF["env.json"] | {"run": path.name, "n_parameters": "x"}]
+            ),
+            "its files are damaged (ValueError",
+        ),
         (lambda path: shutil.copytree(path, path.parent / "a copy"), "it is run rope-"),
         (
             lambda path: rewrite(path, lambda row: row.update(length="x")),
