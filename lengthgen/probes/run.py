@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 
 import numpy as np
 
 from lengthgen import probes
+from lengthgen.config import registry
 from lengthgen.config.plugins import Plugin
-from lengthgen.config.registry import class_named, construct, digest_of, errors_of, registered
 from lengthgen.config.schema import TaskCorpus
 from lengthgen.errors import UserError
 from lengthgen.evaluation.evaluator import cell_facts
@@ -33,17 +31,16 @@ def probe_classes(plugins: Sequence[Plugin] = ()) -> dict[str, type[Probe]]:
 
     Raises UserError for a plugin that fails, and for two probes of one name.
     """
-    names = [file.name for file in iter_modules(probes.__path__) if file.name != "cli"]
-    modules = [import_module(f"{probes.__name__}.{name}") for name in names]
-    return dict(sorted(registered(modules, Probe, plugins).items()))
+    modules = registry.modules_of(probes.__name__, probes.__path__)
+    return dict(sorted(registry.registered(modules, Probe, plugins).items()))
 
 
 def requested_probes(names: Sequence[str], *, plugins: Sequence[Plugin] = ()) -> list[Probe]:
     """Returns the probes requested, all if none is. Raises UserError for an unknown one."""
     known = probe_classes(plugins)
     for name in names:
-        class_named(name, known, plugins, what="probe", where="--probes")
-    return [construct(known[name], {}, where=f"probe {name}") for name in names or known]
+        registry.class_named(name, known, plugins, what="probe", where="--probes")
+    return [registry.construct(known[name], {}, where=f"probe {name}") for name in names or known]
 
 
 def probe(
@@ -80,7 +77,7 @@ def probe(
                 about = {key: facts[key] for key in OF_CELL.split()}
                 about |= {"windows": len(planned.endpoints), "eval_seed": config.eval.seed}
                 for each in chosen:
-                    key = {**about, "probe": each.name, "code": digest_of(type(each))}
+                    key = {**about, "probe": each.name, "code": registry.digest_of(type(each))}
                     summaries[title_of(key)] = _summary(each, run_dir, key, inputs)
     return summaries
 
@@ -98,7 +95,7 @@ def _summary(chosen: Probe, run_dir: Path, key: ProbeRow, inputs: ProbeInputs) -
     log = run_dir / probes.LOG
     picture = run_dir / "probes" / f"{title_of(key).replace(' ', '')}.png"
     kept = [row for row in read_rows(log) if key.items() <= row.items()]
-    with errors_of(type(chosen), where=f"probe {chosen.name}"):
+    with registry.errors_of(type(chosen), where=f"probe {chosen.name}"):
         # As they are read again.
         rows = kept or json.loads(json.dumps([{**key, **row} for row in chosen.rows(inputs)]))
         measured = [row for row in rows if "skipped" not in row]
