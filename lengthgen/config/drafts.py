@@ -52,7 +52,7 @@ class Rates(Section):
     model_config = ConfigDict(extra="ignore")
 
     lr: PositiveFloat
-    scheme_lr_ratio: PositiveFloat | None
+    scheme_lr_ratio: PositiveFloat | None = None
 
 
 def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:

@@ -327,14 +327,15 @@ def rates(tuned: Mapping[str, Mapping[str, Any]]) -> Table:
     """Returns the learning rates that schemes were tuned on, the chosen ones marked."""
     rows, edges = list[list[TableCell]](), list[str]()
     for name, chosen in tuned.items():
-        for trial in chosen["grid"]:
+        grid = chosen.get("grid", [])  # none of an entry that a user wrote
+        for trial in grid:
             lr, ratio, losses = trial["lr"], trial["scheme_lr_ratio"], trial["losses"]
             loss = "diverged" if None in losses else f"{math.fsum(losses) / len(losses):.4f}"
             mark = "best" if (lr, ratio) == (chosen["lr"], chosen["scheme_lr_ratio"]) else ""
             words = name, f"{lr:g}", "-" if ratio is None else f"{ratio:g}"
             rows.append([*map(TableCell, words), TableCell(loss, mark)])
         for key in ("lr", "scheme_lr_ratio"):
-            values = {trial[key] for trial in chosen["grid"]} - {None}
+            values = {trial[key] for trial in grid} - {None}
             if len(values) > 1 and chosen[key] in (min(values), max(values)):
                 edges.append(f"{name} (train.{key}={chosen[key]:g})")
     return Table(

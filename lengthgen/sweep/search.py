@@ -63,6 +63,16 @@ def search(
     others, tried = optuna.samplers.RandomSampler(seed=0), list[dict[str, Any]]()
     known = set[str]()
 
+    def point_of(values: Mapping[str, Any]) -> Point:
+        chosen = [f"{key}={value}" for key, value in values.items()]
+        [point] = grid.points([*words, *chosen], config_dir=config_dir, plugins=plugins)
+        return replace(point, varied={key: str(value) for key, value in values.items()})
+
+    ends: dict[str, Sequence[Any]] = {a.key: a.values or (a.low, a.high) for a in axes}
+    for key, values in ends.items():  # what is refused is so before anything is run
+        for value in values:
+            point_of({other: ends[other][0] for other in ends} | {key: value})
+
     def ask() -> Iterator[tuple[optuna.Trial, Point]]:
         repeats = 0
         while repeats <= REPEATS * len(tried):
@@ -71,12 +81,11 @@ def search(
             if trial.params not in tried:
                 tried.append(trial.params)
                 repeats = 0
-                chosen = [f"{key}={value}" for key, value in trial.params.items()]
-                [point] = grid.points([*words, *chosen], config_dir=config_dir, plugins=plugins)
+                point = point_of(trial.params)
                 if (training := tuning.training_of(point)) not in known:
                     known.add(training)
                     study.sampler = sampler
-                    yield trial, replace(point, varied={k: str(v) for k, v in trial.params.items()})
+                    yield trial, point
                     continue
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             study.sampler = others

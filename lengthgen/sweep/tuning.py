@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from lengthgen.config import conf
+from lengthgen.config.drafts import Rates
 from lengthgen.config.overrides import overrides_of
+from lengthgen.config.sections import validate
 from lengthgen.data.sources import Say
 from lengthgen.errors import UserError
 from lengthgen.evaluation.stored import loss, stored
@@ -44,6 +46,7 @@ def tuning_points(
 
     Raises UserError as sweep.grid.points does, and for a grid that is not one of rates alone.
     """
+    _earlier(out)  # refused before anything is trained
     root = overrides_of({"runtime.root": out / "runs"})
     combined = [*root, *on_tuning_split(overrides, say=say)]
     every = grid.points(combined, config_dir=config_dir, plugins=plugins)
@@ -92,7 +95,7 @@ def write_rates(points: Sequence[Point], out: Path) -> list[Path]:
     Rates of other schemes in tuned.yaml stay. Raises UserError, after that, for schemes of which
     every rate diverged.
     """
-    chosen: dict[str, Any] = conf.read_yaml(out / FILE) if (out / FILE).exists() else {}
+    chosen = _earlier(out)
     diverged: list[str] = []
     for name in dict.fromkeys(point.config.scheme.name for point in points):
         if choice := _choice([p for p in points if p.config.scheme.name == name]):
@@ -107,6 +110,13 @@ def write_rates(points: Sequence[Point], out: Path) -> list[Path]:
         names = ",".join(diverged)
         raise UserError(f"scheme={names}: every rate of the grid diverged; give lower ones")
     return [out / "table.md", out / FILE]
+
+
+def _earlier(out: Path) -> dict[str, Any]:
+    """Returns the entries of tuned.yaml. Raises UserError for one that train.tuned cannot take."""
+    plain = conf.read_yaml(out / FILE) if (out / FILE).exists() else {}
+    validate(dict[str, Rates], plain, where=f"{out / FILE}: ")
+    return plain
 
 
 def _choice(points: Sequence[Point]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from commands import Shell
 from slurm_cluster import begun
-from small import MEASURED_AT_T, smaller
+from small import MEASURED_AT_T, refusal, smaller
 
 from lengthgen.config import conf
 from lengthgen.config.overrides import search_axes
@@ -98,6 +98,22 @@ def test_a_search_tries_each_point_once_and_all_before_it_ends(
         given: dict[str, Any] = {"jobs": 1, "config_dir": None, "plugins": [], "say": print}
         trials = search(words, n, run=Runs(), **given)
         assert len({t.point.run_id for t in trials}) == len(trials) == min(n, n_points)
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ("train.lr=interval(-1,1)", "train.lr: -1"),
+        ("train.lr=interval(1e-3,inf)", "train.lr: inf"),
+        ("train.lr=interval(nan,1)", "train.lr: nan"),
+        ("model.d_model=32,64,96,33", "model.d_model=33 is not a multiple"),
+    ],
+)
+def test_a_search_is_refused_before_its_first_run(axis: str, said: str, tmp_path: Path) -> None:
+    words = smaller(axis, "seed=1,2", f"runtime.root={tmp_path}", usual=MEASURED_AT_T)
+    runs, about = Runs(), {"jobs": 1, "config_dir": None, "plugins": [], "say": print}
+    assert said in refusal(search, words, 2, run=runs, **about)
+    assert not runs.given
 
 
 def test_a_search_whose_points_all_diverged_has_no_best_one(shell: Shell) -> None:

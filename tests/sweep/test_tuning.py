@@ -119,6 +119,20 @@ def test_rates_of_other_schemes_stay_also_beside_schemes_that_diverged(tmp_path:
     assert "nope" in (tmp_path / "table.md").read_text()
 
 
+def test_rates_that_a_user_wrote_stay_and_wrong_ones_are_refused_before_a_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tuned.yaml").write_text("alibi: {lr: 0.01}")
+    losses: Losses = {"rope": {1e-3: [3.2], 2e-3: [3.0]}}
+    rates = chosen(tmp_path, losses, "scheme=rope", "train.lr=1e-3,2e-3")
+    assert (rates["alibi"], rates["rope"]["lr"]) == ({"lr": 0.01}, 2e-3)
+    taken = small_config("scheme=alibi", f"train.tuned={tmp_path}/tuned.yaml")
+    assert taken.train.lr == 0.01
+    (tmp_path / "tuned.yaml").write_text("alibi: fast")
+    said = refusal(grid, tmp_path, "scheme=rope", "train.lr=1e-3,2e-3")
+    assert said.startswith(f"{tmp_path}/tuned.yaml: alibi: ")
+
+
 def test_the_loss_at_t_is_of_the_targets_that_are_asked_for(tmp_path: Path) -> None:
     words = ["scheme=rope", "train.lr=1e-2,4e-3"]
     chosen(tmp_path, {"rope": {1e-2: [3.0], 4e-3: [3.0]}}, *words)
