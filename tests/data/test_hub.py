@@ -1,8 +1,10 @@
 """The Hub: a stub of it on this machine, and a local folder in its layout, read by its client."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from hub_stub import with_hub
 from small import refusal, valid
@@ -60,6 +62,22 @@ def test_the_first_training_documents_validate_if_there_is_no_such_split(reposit
     train, validation = read_all(corpus(repository, *words))
     assert [d.name for d in validation] == ["train:1"]
     assert [d.name for d in train] == ["train:2", "train:3"]
+
+
+def test_a_folder_of_two_writes_is_read_as_files_alone(tmp_path: Path) -> None:
+    def saved(n: int) -> datasets.DatasetDict:
+        split = datasets.Dataset.from_dict({"text": [f"{i} {TEXT}" for i in range(n)]})
+        return datasets.DatasetDict({"train": split, "validation": split})
+
+    path = tmp_path / "a b"
+    saved(8).save_to_disk(path, num_shards={"train": 4, "validation": 1})
+    saved(4).save_to_disk(path, num_shards={"train": 2, "validation": 1})
+    said = refusal(read_all, corpus(path, "corpus.subset=null"))
+    words = shlex.split(said.partition("; give ")[2])
+    assert [len(split) for split in read_all(valid(words).corpus)] == [4, 4]
+    twice = {f"train-{n}.parquet": {"text": [TEXT]} for n in ("0-of-1", "1-of-2")}
+    folder = write(tmp_path / "two", twice)
+    assert "several writes" in refusal(read_all, corpus(folder, "corpus.subset=null"))
 
 
 @pytest.mark.parametrize(

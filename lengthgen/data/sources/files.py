@@ -208,7 +208,7 @@ def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[P
         ]
         if not os.path.isfile(path):  # in a folder
             readable = [f for f in readable if not f.match("cache-*.arrow")]  # of `datasets`
-            readable = _current(readable, key)
+            readable = current(readable, key)
         if not readable:
             raise UserError(f"{key}: no documents in {path}; expected files of {READABLE}")
         files.update(readable)
@@ -217,7 +217,7 @@ def expand_paths(given: str | Sequence[str], key: str = "corpus.path") -> list[P
     return sorted(files)
 
 
-def _current(files: Sequence[Path], key: str) -> list[Path]:
+def current(files: Sequence[Path], key: str) -> list[Path]:
     """Returns the files without those of an earlier write, which what lists the last leaves out.
 
     That is state.json of `datasets`, which lists no folder below, and _metadata of parquet. Raises

@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from lengthgen.config.overrides import shell_words
 from lengthgen.config.schema import Positive
-from lengthgen.data.formats import column_text, group_of
+from lengthgen.data.formats import COLUMNAR, column_text, group_of, suffix_of
 from lengthgen.data.sources import Document, Source, files
 from lengthgen.errors import UserError, first_line
 
@@ -80,6 +81,15 @@ class Hub(Source):
         """The rows of each split. Raises UserError for what cannot be loaded, or lacks a split."""
         import datasets
 
+        found = files.walk(self.repo, "corpus.repo") if Path(self.repo).is_dir() else []
+        data = [file for file in found if suffix_of(file) in COLUMNAR]
+        is_saved = any(file.name in ("state.json", "dataset_dict.json") for file in found)
+        if is_saved or files.current(data, "corpus.repo") != data:  # the library reads them all
+            given = shell_words({"corpus.path": self.repo})
+            raise UserError(
+                f"corpus.repo: {self.repo} is of save_to_disk, or of two writes, of which the "
+                f"earlier would be read too; give corpus=files {given}"
+            )
         about: dict[str, Any] = {"revision": self.revision, "streaming": self.streaming}
         hub = hub_or_cache(
             f"corpus.repo: {self.repo}", remedy="use corpus=stdlib, which needs none"
