@@ -144,7 +144,7 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], said: str, runs: Runs, sh
     assert said in shell.error_of("generate", *words, f"runtime.root={runs.root}")
 
 
-@pytest.mark.parametrize("words", [("learned", "abcd"), ("ab cd ",)])
+@pytest.mark.parametrize("words", [("learned", "abcd"), ("ab cd ",), ("learned", "a = b")])
 def test_a_text_that_is_no_option_is_answered_with_a_command_that_continues_it(
     words: tuple[str, ...], runs: Runs, shell: Shell
 ) -> None:

@@ -5,14 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lengthgen.cli.arguments import (
-    ConfigDir,
-    PluginFiles,
-    Runs,
-    VariantNames,
-    chosen_runs,
-    names_and_overrides,
-)
+from lengthgen.cli.arguments import ConfigDir, PluginFiles, Runs, VariantNames, chosen_runs
 from lengthgen.cli.console import echo
 from lengthgen.errors import UserError
 
@@ -41,9 +34,9 @@ def generate_text(
     Takes eval.* and runtime.* overrides. The answer to a task ends at its newline.
     """
     if prompt is None:
-        names, words = names_and_overrides(arguments)
-        text = names.pop() if len(names) > 1 or " " in "".join(names) else "TEXT"
-        typed = shlex.join([*names, *words, "--prompt", text])
+        words = arguments or []
+        text = [w for w in words if " " in w or ("=" not in w and w != words[0])][-1:]
+        typed = shlex.join([*(w for w in words if w not in text), "--prompt", *(text or ["TEXT"])])
         raise UserError(f"--prompt is missing; give lengthgen generate {typed}")
     run_dirs, changes = chosen_runs(arguments, "eval", "runtime")
     if len(run_dirs) > 1:

@@ -106,13 +106,10 @@ def audit(
         rows = asked_for(loaded, dict.fromkeys(loaded["run"].unique(), asking.config.eval))
         tables.append(only(rows, measured) if measured else rows)
     if limit.left:
-        left = dict[str, dict[str, None]]()
-        for cell in limit.left:
-            left.setdefault(cell.protocol.name, {})[short(cell.length)] = None
-        named = "; ".join(f"{name} {', '.join(lengths)}" for name, lengths in left.items())
+        left = dict.fromkeys(f"{cell.protocol.name} {short(cell.length)}" for cell in limit.left)
         seconds = limit.seconds * limit.left_cost / limit.cost
         again = shlex.join(["lengthgen", *sys.argv[1:]])
-        say(f"left out, about {duration(seconds)}: {named}. To go on: {again}")
+        say(f"left out, about {duration(seconds)}: {', '.join(left)}. To go on: {again}")
     rows = pd.concat(tables)
     rows.attrs = tables[0].attrs
     rows["config"] = config_json(given.config)  # with the eval.effective of now
