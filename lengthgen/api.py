@@ -12,8 +12,7 @@ from lengthgen.config import drafts
 from lengthgen.config.overrides import checked_changes, overrides_of
 from lengthgen.config.sections import flatten
 from lengthgen.config.user import root_of
-from lengthgen.data.sources import Say
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError, unsaid
 from lengthgen.evaluation import callables
 from lengthgen.evaluation.callables import Logits
 from lengthgen.evaluation.evaluator import measured_rows
@@ -25,7 +24,7 @@ from lengthgen.report.load import load_rows as load_rows
 from lengthgen.report.series import select
 from lengthgen.runs import directory
 from lengthgen.runs.distributed import ALONE
-from lengthgen.terminal import Progress, unsaid
+from lengthgen.terminal import Progress
 
 Run = str | Path  # a run directory, or below runtime.root a run id or its unique beginning
 

@@ -1,10 +1,15 @@
-"""What ends a command with one line instead of a traceback: a user's mistake, or a signal."""
+"""The lines that a user reads, and what ends a command with one instead of a traceback."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
+Say = Callable[[str], object]  # shows a line to the user
 FOR_PROGRAMMERS = "; use sys.set_int_max_str_digits() to increase the limit"  # of Python
 MOST = 2000  # characters of a message, which may quote a value of any length
+
+
+def unsaid(line: str) -> None:
+    """Takes a line that is said elsewhere, or that nobody waits for."""
 
 
 class UserError(Exception):

@@ -17,14 +17,14 @@ from lengthgen.config.overrides import plain_values
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, Draft
 from lengthgen.config.user import root_of, sent_defaults
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.files import reading
 from lengthgen.runs import directory
 
 if TYPE_CHECKING:
     from lengthgen.data.corpora import TokenizedCorpus
     from lengthgen.data.objective import Objective
-    from lengthgen.data.sources import Say, Source
+    from lengthgen.data.sources import Source
     from lengthgen.evaluation.protocols import Evaluation, Protocol
     from lengthgen.evaluation.scored_text import Plan
     from lengthgen.model.transformer import Transformer

@@ -48,10 +48,6 @@ class Screen(Console):
             super().__exit__(*error)
 
 
-def unsaid(line: str) -> None:
-    """Takes a line that is said elsewhere, or that nobody waits for."""
-
-
 class Progress:
     """Shows how far a task is, its latest numbers and the time left; on stderr, main rank only.
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.errors import Stopped, UserError
+from lengthgen.errors import Say, Stopped, UserError, unsaid
 from lengthgen.files import Row, hash_of, writing
 from lengthgen.runs import directory, status
 from lengthgen.runs.signals import SCHEDULER, handled
-from lengthgen.terminal import from_here, millions, unsaid
+from lengthgen.terminal import from_here, millions
 
 if TYPE_CHECKING:
     import wandb
@@ -39,7 +39,7 @@ ORIGIN = ["n_parameters", "n_parameters_without_embedding", "commit", "fingerpri
 Points = dict[int, dict[str, Any]]  # numbers and verdicts by length, or by tokens
 
 
-def show_results(config: Config, run_dir: Path, *, say: Callable[[str], None]) -> None:
+def show_results(config: Config, run_dir: Path, *, say: Say) -> None:
     """Shows what was evaluated of a run that was trained here, unless a process trains it now.
 
     If it cannot, it says so: the rows are there, and other runs may follow.
@@ -55,7 +55,7 @@ def show_results(config: Config, run_dir: Path, *, say: Callable[[str], None]) -
 
 
 def views(
-    config: Config, run_dir: Path, *, say: Callable[[str], None], is_done: bool = False
+    config: Config, run_dir: Path, *, say: Say, is_done: bool = False
 ) -> "list[AbstractContextManager[Tracker | TensorBoard]]":
     """Returns what runtime.wandb and runtime.tensorboard ask for; each shows once it is entered.
 
@@ -69,7 +69,7 @@ def views(
     return shown
 
 
-def push(config: Config, run_dir: Path, *, again: bool, say: Callable[[str], None]) -> None:
+def push(config: Config, run_dir: Path, *, again: bool, say: Say) -> None:
     """Shows W&B what it lacks of a run; all of it, as a fresh W&B run, if `again`.
 
     Raises UserError, before W&B is opened, if a process trains the run, and if W&B took nothing.
@@ -97,7 +97,7 @@ class Tracker:
         config: Config,
         run_dir: Path,
         *,
-        say: Callable[[str], None],
+        say: Say,
         again: bool = False,
         is_push: bool = False,  # what is refused is not kept for a later one
     ) -> None:
@@ -393,7 +393,7 @@ def _numbers(row: Row) -> dict[str, float]:
     return {key: x for key, x in row.items() if "/" in key and not isinstance(x, str)}
 
 
-def _evaluated(run_dir: Path, *, say: Callable[[str], None]) -> tuple[Any, Any]:
+def _evaluated(run_dir: Path, *, say: Say) -> tuple[Any, Any]:
     """Returns rows and sections of a run's report."""
     from lengthgen.report import load, report
 

@@ -12,9 +12,8 @@ import pandas as pd
 
 from lengthgen import experiment, pipeline
 from lengthgen.context import report as of_context
-from lengthgen.data.sources import Say
 from lengthgen.data.windows import n_targets
-from lengthgen.errors import UserError, out_of_memory
+from lengthgen.errors import Say, UserError, out_of_memory
 from lengthgen.evaluation.evaluator import EvalRow
 from lengthgen.evaluation.protocols import HEADLINE, TimeLimit
 from lengthgen.experiment import Experiment

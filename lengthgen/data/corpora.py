@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from lengthgen.config import schema
 from lengthgen.config.registry import code_of, errors_of
-from lengthgen.data.sources import Say, Source
+from lengthgen.data.sources import Source
 from lengthgen.data.token_cache import SPLITS, Build, damage, id_type, one_line_errors
 from lengthgen.data.tokenizer import find_bos, given_tokenizer, read_tokenizer, token_bytes
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.files import hash_of
 
 FORMAT = 3  # of the cache; a change of what is written, or of how documents are split, raises it

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from lengthgen.config import schema
 from lengthgen.config.registry import errors_of
 from lengthgen.data import sources
-from lengthgen.data.sources import Say, Source
+from lengthgen.data.sources import Source
 from lengthgen.data.tokenizer import (
     OWN_PIECE,
     PIECE,
@@ -42,7 +42,7 @@ from lengthgen.data.tokenizer import (
     token_texts,
     train_tokenizer,
 )
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.files import new_folder, replace_file, sha256_of, utf8
 
 SPLITS = ("train", "validation")
@@ -146,7 +146,7 @@ class Build:
         with (folder / f"{split}.text").open("wb") as file:
             for d in documents:
                 try:
-                    raw, _ = d.text.encode(), (d.name + d.group).encode()
+                    (d.name + d.group).encode()  # kept beside it, as UTF-8 too
                     raw = normalised(d.text, self.tokenizer).encode()
                 except (UnicodeEncodeError, AttributeError, TypeError):
                     which, text = getattr(d, "name", None), getattr(d, "text", d)

@@ -17,9 +17,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from lengthgen.config import schema
 from lengthgen.config.schema import TOKENIZERS
-from lengthgen.data.sources import Say, Source
+from lengthgen.data.sources import Source
 from lengthgen.data.sources.hub import hub_or_cache
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import Say, UserError, suggestion
 from lengthgen.files import not_fetched
 
 BOS = "<|bos|>"

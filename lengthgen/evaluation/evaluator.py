@@ -46,9 +46,9 @@ def evaluate(
 ) -> list[EvalRow]:
     """Computes what eval.jsonl lacks of a run that is opened, and returns the rows of all cells.
 
-    `kept`: so it does with kept.jsonl, for the kept checkpoints of about these tokens, or all. A
-    run that lacks none is only read: it may lie where nothing can be written. Under a time
-    limit the cheapest cells are computed, as many as fit.
+    `kept` names kept checkpoints by about their tokens, or all: what kept.jsonl lacks of them is
+    computed too. A run that lacks nothing is only read: it may lie where nothing can be written.
+    Under a time limit the cheapest cells are computed, as many as fit.
 
     Raises Refused if the run has no such checkpoint or a length that no document has.
     """
@@ -189,11 +189,11 @@ class Job(NamedTuple):
     spans: list[Span]
     replacements: list[Replace]  # of far text, whose nats are averaged
 
-    def parts(self, evaluation: Evaluation, done: set[str]) -> list["Job"]:
-        """Returns the job without documents that are done, as one for a window of each process.
+    def divided(self, evaluation: Evaluation, done: set[str]) -> list["Job"]:
+        """Returns the job as jobs of one document for each process, without those that are done.
 
-        It is for windows that are scored by themselves and alone fill a forward pass: so divided,
-        no digit changes, and of a long evaluation that is killed little is lost. Others stay whole.
+        Only windows that are scored by themselves and alone fill a forward pass are divided: no
+        digit changes, and a long evaluation that is killed loses little. Others stay whole.
         """
         planned = evaluation.plan
         if not self.cells[0].protocol.matched or self.cells[0].length <= scoring.BATCH_TOKENS // 2:
@@ -283,7 +283,7 @@ def _jobs(evaluation: Evaluation, todo: Todo) -> tuple[list[Job], dict[Cell, str
             spans = [span for cell in defined for span in cell.windows(planned)]
             replaced = replacements(protocol, planned, seed=evaluation.config.eval.seed)
             done = set[str]().union(*(todo.get(cell, ()) for cell in defined))
-            jobs += Job(defined, scheme, spans, replaced).parts(evaluation, done)
+            jobs += Job(defined, scheme, spans, replaced).divided(evaluation, done)
     return jobs, without
 
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lengthgen.config.schema import to_plain
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.errors import UserError
+from lengthgen.errors import UserError, unsaid
 from lengthgen.evaluation.protocols import HEADLINE
 from lengthgen.experiment import Experiment
 from lengthgen.hub.exported import About
@@ -22,7 +22,6 @@ from lengthgen.report.load import load_rows
 from lengthgen.report.report import ReportSection
 from lengthgen.report.tables import markdown
 from lengthgen.runs.checkpoints import Checkpoint
-from lengthgen.terminal import unsaid
 
 
 def to_share(value: Any) -> Any:

@@ -15,9 +15,8 @@ from tokenizers import Tokenizer, processors
 from lengthgen import __version__, schemes
 from lengthgen.config.schema import Config, to_plain
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.data.sources import Say
 from lengthgen.data.tokenizer import read_tokenizer
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.experiment import Experiment
 from lengthgen.files import new_folder, replace_file
 from lengthgen.hub.card import card, to_share

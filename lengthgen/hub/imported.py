@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from lengthgen.config.overrides import plain_values
 from lengthgen.config.schema import Config, InitFrom, to_plain
 from lengthgen.data.sources.hub import hub_or_cache
 from lengthgen.data.tokenizer import prepended, read_tokenizer
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.evaluation.protocols import HEADLINE, PROTOCOLS
 from lengthgen.evaluation.validation import mean_loss
 from lengthgen.experiment import Experiment, config_of, resolved
@@ -42,7 +42,7 @@ def import_model(
     name: str | None,
     length: int | None,
     overrides: Sequence[str],
-    say: Callable[[str], None],
+    say: Say,
 ) -> Path:
     """Returns the run directory of a folder or of a repository of the Hub.
 
@@ -104,7 +104,7 @@ def import_model(
     return config.run_dir
 
 
-def _rounding(experiment: Experiment, say: Callable[[str], None]) -> str:
+def _rounding(experiment: Experiment, say: Say) -> str:
     """Returns how much a loss and its time change in bf16, on a few windows of the corpus."""
     try:
         opened = experiment.opened(say=say)
@@ -127,7 +127,7 @@ def _rounding(experiment: Experiment, say: Callable[[str], None]) -> str:
     )
 
 
-def _folder(source: str, say: Callable[[str], None]) -> Path:
+def _folder(source: str, say: Say) -> Path:
     """Returns the folder of a path, or that of a download."""
     folder = Path(source).expanduser()
     repo, _, revision = source.partition("@")

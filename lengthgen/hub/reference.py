@@ -4,14 +4,14 @@ Its code reads config.json and safetensors; none that a repository brings along 
 """
 
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import Say, UserError, first_line
 from lengthgen.hub.families import is_ignored
 from lengthgen.model.transformer import Transformer
 
@@ -59,7 +59,7 @@ def compare_logits(
     *,
     T: int,
     ends: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Says how much the logits of a model and those of transformers differ, on up to 2 T tokens.
 

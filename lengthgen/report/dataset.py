@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,7 @@ from typing import Literal
 import pandas as pd
 import yaml
 
-from lengthgen.errors import UserError, first_line
+from lengthgen.errors import Say, UserError, first_line
 from lengthgen.escaping import escape_markdown, visible, without_folders
 from lengthgen.files import replace_file
 from lengthgen.report.load import ROWS, to_parquet
@@ -59,7 +59,7 @@ def upload_folder(
     repository: str,
     *,
     kind: Literal["model", "dataset"],
-    say: Callable[[str], None],
+    say: Say,
 ) -> str:
     """Uploads a folder to a repository of the Hub, and returns its address.
 

@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from lengthgen.config.schema import Config, Eval, to_plain
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.evaluation import stored
 from lengthgen.evaluation.protocols import named
 from lengthgen.evaluation.rows import DIVERGED
@@ -55,7 +55,7 @@ def load_rows(
     paths: Sequence[Path],
     *,
     checkpoints: bool = False,
-    say: Callable[[str], None] = _log.warning,
+    say: Say = _log.warning,
 ) -> pd.DataFrame:
     """Returns the rows of runs and reports; sums are in nats, and NaN where a model diverged.
 

@@ -6,7 +6,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -21,7 +21,7 @@ from lengthgen.config import conf
 from lengthgen.config.drafts import from_stored
 from lengthgen.config.plugins import Plugin
 from lengthgen.config.schema import Config, to_plain
-from lengthgen.errors import UserError, suggestion
+from lengthgen.errors import Say, UserError, suggestion
 from lengthgen.runs.status import read_of_run
 
 if TYPE_CHECKING:  # torch takes as long as listing 300 runs, which does without it
@@ -43,7 +43,7 @@ def write_config(config: Config, run_dir: Path, plugins: Sequence[Plugin] = ()) 
 
 
 @contextmanager
-def or_said(run_dir: Path, what: str, say: Callable[[str], None] | None) -> Generator[None]:
+def or_said(run_dir: Path, what: str, say: Say | None) -> Generator[None]:
     """Says in one line why a run is not `what`, such as shown: an error stops no other run.
 
     Without `say`, of a run that is alone, it raises a UserError, whatever the error.
@@ -151,9 +151,7 @@ def read_log(run_dir: Path, *, run: str) -> list[dict[str, Any]]:
     return [row for row in rows if training is None or row.get("training", training) == training]
 
 
-def load_corpus(
-    config: Config, source: "Source", run_dir: Path, *, say: Callable[[str], None]
-) -> "TokenizedCorpus":
+def load_corpus(config: Config, source: "Source", run_dir: Path, *, say: Say) -> "TokenizedCorpus":
     """Returns the corpus of a run. Raises UserError if the run was begun on other tokens.
 
     That of an imported model has no training text, unless it is compared with the validation text.
@@ -180,9 +178,7 @@ def load_corpus(
     return corpus
 
 
-def say_edited(
-    run_dir: Path, code: Mapping[str, str], *, run: str, say: Callable[[str], None]
-) -> None:
+def say_edited(run_dir: Path, code: Mapping[str, str], *, run: str, say: Say) -> None:
     """Names the parts whose code was another when the run began."""
     begun = read_provenance(run_dir, run=run).get("code", {})
     for name, digest in code.items():

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from lengthgen.data.sources import Say
 from lengthgen.data.windows import TrainingWindows
-from lengthgen.errors import Stopped, UserError
+from lengthgen.errors import Say, Stopped, UserError
 from lengthgen.evaluation.evaluator import seconds_needed
 from lengthgen.runs import devices, status
 from lengthgen.runs.distributed import ALONE

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lengthgen.config.overrides import Axis, search_axes
 from lengthgen.config.sections import number
-from lengthgen.data.sources import Say
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.sweep import grid, tuning
 from lengthgen.sweep.grid import Point
 from lengthgen.sweep.states import SETTLED, PointState

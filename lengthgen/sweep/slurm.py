@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from lengthgen.config.sections import Section, validate
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.files import Unreadable, replace_file
 from lengthgen.runs import signals
 
@@ -124,9 +124,7 @@ def check_available() -> None:
         raise UserError("--slurm: there is no sbatch here; run it on the cluster's login node")
 
 
-def submit(
-    points: Sequence["Point"], options: Options, *, root: Path, say: Callable[[str], None]
-) -> None:
+def submit(points: Sequence["Point"], options: Options, *, root: Path, say: Say) -> None:
     """Submits all points as job arrays, and writes into each run directory which job owns it.
 
     `check_available` comes first.

@@ -11,8 +11,7 @@ from lengthgen.config import conf
 from lengthgen.config.drafts import Rates
 from lengthgen.config.overrides import overrides_of
 from lengthgen.config.sections import validate
-from lengthgen.data.sources import Say
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.evaluation.stored import loss, stored
 from lengthgen.files import replace_file
 from lengthgen.report import tables

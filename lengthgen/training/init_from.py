@@ -1,12 +1,11 @@
 """The first weights of a run that another run has trained: fine-tuning, context extension."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from lengthgen.config.overrides import overrides_of
 from lengthgen.config.schema import Draft, InitFrom, Train
 from lengthgen.data.corpora import TokenizedCorpus
-from lengthgen.errors import UserError
+from lengthgen.errors import Say, UserError
 from lengthgen.model.transformer import Transformer
 from lengthgen.runs import checkpoints, directory, status
 
@@ -41,9 +40,7 @@ def identified(config: Draft) -> Train:
     return config.train.model_copy(update={"init_from": init})
 
 
-def load_weights(
-    model: Transformer, init: InitFrom, corpus: TokenizedCorpus, *, say: Callable[[str], None]
-) -> None:
+def load_weights(model: Transformer, init: InitFrom, corpus: TokenizedCorpus, *, say: Say) -> None:
     """Copies the network of the run, and of its scheme the parameters of the same name and shape.
 
     Raises UserError if the run has other weights now, or read other tokens.

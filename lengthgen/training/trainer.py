@@ -11,7 +11,7 @@ import torch
 from lengthgen.config.schema import Config
 from lengthgen.data.corpora import TokenizedCorpus
 from lengthgen.data.windows import TrainingWindows
-from lengthgen.errors import Refused, Stopped, UserError
+from lengthgen.errors import Refused, Say, Stopped, UserError
 from lengthgen.files import append_rows, reading, write_rows
 from lengthgen.model.transformer import Transformer
 from lengthgen.model.trial import plugin_errors
@@ -92,7 +92,7 @@ def _refuse_idle_processes(config: Config, ranks: Ranks) -> None:
         )
 
 
-def _resume(state: TrainingState, ranks: Ranks, *, say: Callable[[str], None]) -> None:
+def _resume(state: TrainingState, ranks: Ranks, *, say: Say) -> None:
     """Continues from the newest checkpoint, if there is one: the steps after it are taken again."""
     ranks.agreed(partial(_load_newest, state, say=say))
     run_dir, run = state.config.run_dir, state.config.run_id
@@ -108,7 +108,7 @@ def _resume(state: TrainingState, ranks: Ranks, *, say: Callable[[str], None]) -
             write_rows(run_dir / "train.jsonl", kept)
 
 
-def _load_newest(state: TrainingState, *, say: Callable[[str], None]) -> None:
+def _load_newest(state: TrainingState, *, say: Say) -> None:
     config = state.config
     checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
     if checkpoint is not None:

@@ -46,7 +46,8 @@ def test_work_of_another_thread_has_no_handlers() -> None:
 
 STOPPED = """
 import itertools, os, signal
-from lengthgen import __main__, cli
+from lengthgen import __main__
+from lengthgen.cli import app
 from lengthgen.data.tokenizer import train_tokenizer
 from lengthgen.runs import signals
 
@@ -57,7 +58,7 @@ def texts():
 def train(**_):
     train_tokenizer(texts(), vocab_size=300, say=len)
 
-cli.app = signals.interruptible()(train)
+app.app = signals.interruptible()(train)
 __main__.main()
 """
 

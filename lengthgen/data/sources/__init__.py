@@ -1,7 +1,7 @@
 """Sources of documents: what one is, how it is found by name, and the splits of a corpus."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +11,6 @@ from lengthgen.config.plugins import Plugin
 from lengthgen.config.sections import arguments
 from lengthgen.files import hash_of
 
-Say = Callable[[str], None]
 HELD_OUT = 20  # corpus.held_out=tuning: one training document in so many
 GROUPS_HELD_OUT = 4  # one group in so many, of those that have one
 
