@@ -37,6 +37,8 @@ ARCHIVE = "is an archive of {}; unpack it, or keep it out of the folder"
 NO_TEXT = {  # by first bytes
     **{b"\xff\xfe\0\0": UTF16.replace("16", "32"), b"\xff\xfe": UTF16, b"\xfe\xff": UTF16},
     **{b"%PDF": BINARY, b"\x89PNG": BINARY, b"PK\3\4": ARCHIVE.format("zip")},
+    **{b"Rar!": ARCHIVE.format("RAR"), b"7z\xbc\xaf": ARCHIVE.format("7-Zip")},
+    **{b"\x1f\x9d": ARCHIVE.format("compress"), b"\x02!L\x18": ARCHIVE.format("old lz4")},
     POINTER: LFS,
 }
 WINDOW = (
