@@ -57,10 +57,17 @@ def _arrow(compression: str) -> Callable[[Any], Any]:
     return opened
 
 
+def _xz(file: Any) -> Any:
+    opened: Any = lzma.LZMAFile(file)  # noqa: SIM115
+    # It passes over a second stream that is damaged where it begins, and takes this for its end.
+    opened._buffer.raw._trailing_error = ()
+    return opened
+
+
 # What decompresses a file, by its first bytes; pzstd begins with a frame that is skipped.
 COMPRESSED: dict[bytes, Callable[[Any], Any]] = {
     rb"\x1f\x8b\x08": gzip.open,
-    rb"\xfd7zXZ\0|\x5d\0\0": lzma.open,
+    rb"\xfd7zXZ\0|\x5d\0\0": _xz,
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": _arrow("bz2"),
     rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18": _arrow("zstd"),
     rb"\x04\x22\x4d\x18": _arrow("lz4"),
