@@ -204,7 +204,8 @@ def measure(
         >>> model = transformers.AutoModelForCausalLM.from_pretrained("state-spaces/mamba-130m-hf")
         >>> curve = lengthgen.measure(model, documents, lengths=[512, 2048], protocols="forgetting")
     """
-    wanted = sorted(int(n) for n in _listed(lengths))
+    if not (wanted := sorted(int(n) for n in _listed(lengths))):
+        raise UserError("eval.lengths: none is given; give some, such as [512, 2048]")
     changes = checked_changes(flatten(values), ("eval", "runtime"))
     given: dict[str, Any] = {
         **{"model": "tiny", "corpus": "synthetic", "train.precision": "fp32"},

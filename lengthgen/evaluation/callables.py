@@ -35,7 +35,7 @@ class Given(Transformer):
         if getattr(logits, "training", False):
             raise UserError("measure: the model is in training mode; call its eval() first")
         self.given, self.shape = [logits], config.shape  # in a list: a module is none of this one
-        self.largest = int(corpus.validation.tokens.max(initial=0))
+        self.largest = int(corpus.validation.tokens.max(initial=corpus.bos_id or 0))
         device = devices.device_of(config.runtime, ALONE)
         self.embedding = nn.Embedding(corpus.vocab_size, 1, device=device)
         self.scheme = Scheme({}, layers=None, n_layers=1)

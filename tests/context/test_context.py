@@ -274,6 +274,9 @@ def test_a_measurement_is_refused_in_one_line() -> None:
     short = refusal(lengthgen.measure, unigram, DOCUMENTS, lengths=[64, 4096])
     assert "eval.lengths=[64]" in short
     assert "tokenizer" in refusal(lengthgen.measure, unigram, ["a text"], lengths=[64])
+    assert "eval.lengths" in refusal(lengthgen.measure, unigram, DOCUMENTS, lengths=[])
+    beyond = refusal(lengthgen.measure, unigram, DOCUMENTS, lengths=[64], bos_id=V)
+    assert "[B, T, V]" in beyond
 
     def shorter(tokens_BT: Tensor) -> Tensor:
         return unigram(tokens_BT)[:, 1:]
