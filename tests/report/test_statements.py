@@ -161,6 +161,13 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def by_rate(study: str, schemes: list[str], rates: list[float]) -> str:
+    """Returns a table of schemes: perplexity at T by learning rate."""
+    lines = [["scheme", *map(str, rates)], ["---", *["--:"] * len(rates)]]
+    lines += [[s, *(text(ppl(study, f"{s} (train.lr={r})")) for r in rates)] for s in schemes]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def section(path: str, title: str = "") -> str:
     """Returns the table of a Markdown file in results/, the first one below a title."""
     page = (RESULTS / path).read_text(encoding="utf-8")
