@@ -1,4 +1,4 @@
-"""What a model learns: which windows a step trains on. Rooms beside the core contribute others."""
+"""What a model learns: which windows a step trains on. Subpackages contribute others."""
 
 from lengthgen.config.registry import contributed
 from lengthgen.config.schema import Config

@@ -2,7 +2,7 @@
 
 A protocol is a pure function of the plan and a length. The headline is `tail`; the others are the
 conventions of papers, kept by name so that their numbers can be compared with published ones.
-Rooms beside the core contribute protocols of other objectives.
+Subpackages beside the core contribute protocols of other objectives.
 """
 
 import math
