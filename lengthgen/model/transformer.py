@@ -44,8 +44,10 @@ def norm_of(model: Model, width: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and a network of width d_ff, each added to the stream; model.norm_placement says
-    what is normalised."""
+    """Attention and a network of width d_ff, each added to the stream.
+
+    model.norm_placement says whether its input, its output or both are normalised.
+    """
 
     def __init__(self, config: Draft) -> None:
         super().__init__()
