@@ -161,11 +161,17 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def by_rate(study: str, schemes: list[str], rates: list[float]) -> str:
-    """Returns a table of schemes: perplexity at T by learning rate."""
-    lines = [["scheme", *map(str, rates)], ["---", *["--:"] * len(rates)]]
-    lines += [[s, *(text(ppl(study, f"{s} (train.lr={r})")) for r in rates)] for s in schemes]
+def by_setting(study: str, schemes: list[str], settings: dict[str, str]) -> str:
+    """Returns a table of schemes: perplexity at T by what is set, under the names given for it."""
+    lines = [["scheme", *settings], ["---", *["--:"] * len(settings)]]
+    lines += [[s, *(text(ppl(study, f"{s} ({x})")) for x in settings.values())] for s in schemes]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def qk_norm(scheme: str) -> Any:
+    """Returns by how much QK norm lowers the loss at T, in the study of the recipe."""
+    without, with_it = (f"{scheme} (model.qk_norm={x}, train.lr=0.01)" for x in ("false", "true"))
+    return above("recipe", without, with_it)
 
 
 def section(path: str, title: str = "") -> str:
