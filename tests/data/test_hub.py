@@ -75,8 +75,8 @@ def test_a_folder_of_two_writes_is_read_as_files_alone(tmp_path: Path) -> None:
     said = refusal(read_all, corpus(path, "corpus.subset=null"))
     words = shlex.split(said.partition("; give ")[2])
     assert [len(split) for split in read_all(valid(words).corpus)] == [4, 4]
-    twice = {f"train-{n}.parquet": {"text": [TEXT]} for n in ("0-of-1", "1-of-2")}
-    folder = write(tmp_path / "two", twice)
+    columns: dict[str, list[object]] = {"text": [TEXT]}
+    folder = write(tmp_path / "two", {f"train-{n}.parquet": columns for n in ("0-of-1", "1-of-2")})
     assert "several writes" in refusal(read_all, corpus(folder, "corpus.subset=null"))
 
 
