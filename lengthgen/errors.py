@@ -9,7 +9,7 @@ MOST = 2000  # characters of a message, which may quote a value of any length
 
 
 def unsaid(line: str) -> None:
-    """Takes a line that is said elsewhere, or that nobody waits for."""
+    """Discards a line: a `Say` for callers that show nothing."""
 
 
 class UserError(Exception):

@@ -91,8 +91,9 @@ def main() -> NoReturn:
     except Exception:  # a bug, which Python shows
         if "RANK" not in os.environ:
             raise
-        warn(traceback.format_exc().rstrip())
-        _leave(traceback.format_exc())
+        told = traceback.format_exc()
+        warn(told.rstrip())
+        _leave(told)
         sys.stderr.flush()
         os._exit(1)
     if code == 130:  # what Typer makes of KeyboardInterrupt

@@ -109,6 +109,7 @@ def _resume(state: TrainingState, ranks: Ranks, *, say: Say) -> None:
 
 
 def _load_newest(state: TrainingState, *, say: Say) -> None:
+    """Sets the state to that of the newest whole checkpoint, if there is one."""
     config = state.config
     checkpoint = checkpoints.newest(config.run_dir, run=config.run_id, files=checkpoints.FILES)
     if checkpoint is not None:
