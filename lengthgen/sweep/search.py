@@ -68,9 +68,11 @@ def search(
         return replace(point, varied={key: str(value) for key, value in values.items()})
 
     ends: dict[str, Sequence[Any]] = {a.key: a.values or (a.low, a.high) for a in axes}
-    for key, values in ends.items():  # what is refused is so before anything is run
-        for value in values:
-            point_of({other: ends[other][0] for other in ends} | {key: value})
+    first = {key: values[0] for key, values in ends.items()}
+    point_of(first)  # what is refused is so before anything is run
+    for key, values in ends.items():
+        for value in values[1:]:
+            point_of(first | {key: value})
 
     def ask() -> Iterator[tuple[optuna.Trial, Point]]:
         repeats = 0
