@@ -259,11 +259,22 @@ def _name(series: Mapping[str, Any], varied: Sequence[str]) -> str:
 
 
 def _distinction(series: Mapping[str, Any], twins: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the keys in which series of one name differ, the scheme's first, three at most."""
-    changes = _differences(_science(series), [_science(twin) for twin in twins])
-    run = series["run"].rsplit("-", 1)[-1]
-    # Without a change it is the order of the parts.
-    return ", ".join(changes if 0 < len(changes) <= 3 else [*changes[:3], run])
+    """Returns the keys in which series of one name differ, the scheme's first, four at most.
+
+    Those come first that tell more of the series apart, of these the ones whose values are words:
+    of an optimizer and its betas the optimizer. Where four do not suffice the end of the run does.
+    """
+    sciences = [_science(twin) for twin in twins]
+    changes = _differences(_science(series), sciences)
+    telling, told = list[str](), [""] * len(twins)
+    for change in sorted(changes, key=lambda change: change[-1].isdigit()):
+        key = change.split("=")[0].removeprefix("no ")
+        finer = [f"{x} {json.dumps(own.get(key))}" for x, own in zip(told, sciences, strict=True)]
+        if len({*finer}) > len({*told}):
+            telling, told = [*telling, change], finer
+    named = sorted([*telling, *(c for c in changes if c not in telling)][:4], key=changes.index)
+    is_told = len(telling) <= 4 and len({*told}) == len(twins)
+    return ", ".join([*named, *([] if is_told else [series["run"].rsplit("-", 1)[-1]])])
 
 
 def _differences(given: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -69,7 +69,7 @@ SMALLER = {  # than the pages say: this process, points that are done or one sch
     "rope,alibi train.lr=2e-3,4e-3,8e-3": "rope train.lr=2e-3,4e-3",
     "rope,alibi seed=1,2 train.tuned": "rope seed=1 --dry-run train.tuned",
     "scheme=my_bias seed=1,2,3": "scheme=my_bias seed=1",
-    "my_bias seed=1,2 train.lr=5e-3,1e-2,2e-2 train.tokens=4000000": "my_bias train.lr=5e-3,1e-2",
+    "seed=1,2 train.lr=5e-3,1e-2,2e-2 train.tokens=4000000": "seed=1 train.lr=5e-3,1e-2",
     "task=copy,sort scheme=nope,rope": "task=addition scheme=nope",
     "books/*.parquet, ": "",  # which are the reader's own
     "alibi-tiny-python-s1": "alibi-tiny-synthetic-s1",

@@ -28,10 +28,31 @@ def notes(*tables: pd.DataFrame) -> list[str]:
     return [note for selection in select(pd.concat(tables)) for note in selection.notes]
 
 
-def test_a_name_holds_three_keys_and_then_the_end_of_the_run() -> None:
+def test_a_name_holds_four_keys_and_then_the_end_of_the_run() -> None:
     other = config(train={"lr": 0.1, "clip": 1.0, "beta1": 0.9}, parts={"rope": {"base": 1.5}})
     found = names(frame(3.0), frame(3.0, run="other", config=other))
-    assert "rope (scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, s1)" in found
+    named = "scheme.parts.rope.base=1.5, train.beta1=0.9, train.clip=1, train.lr=0.1"
+    assert f"rope ({named})" in found
+    # Five keys that each tell one run from another.
+    changed = {"beta1": 0.9, "beta2": 0.8, "clip": 2.0, "lr": 0.1, "weight_decay": 0.2}
+    usual = {**dict.fromkeys(changed, 0.5)}
+    runs = [{**usual, key: changed[key]} for key in changed] + [usual]
+    tables = [
+        frame(3.0, run=f"r-{n}", seeds=(n,), config=config(train=x)) for n, x in enumerate(runs)
+    ]
+    assert all(re.search(r", s\d\)$", name) for name in names(*tables))
+
+
+def test_of_keys_that_change_together_the_one_of_words_is_named() -> None:
+    adamw = {"optimizer": "adamw", "beta1": 0.9, "beta2": 0.95, "clip": 1.0, "schedule": "cosine"}
+    muon = {"optimizer": "muon", "beta1": 0.8, "beta2": 0.9, "clip": 2.0, "schedule": "linear"}
+    trains = [{**x, "lr": lr} for x in (adamw, muon) for lr in (0.1, 0.2)]
+    tables = [frame(3.0, run=f"run{n}", config=config(train=x)) for n, x in enumerate(trains)]
+    of_adamw, of_muon = (
+        "train.lr=0.1, train.optimizer=adamw",
+        "train.lr=0.2, train.optimizer=muon",
+    )
+    assert of_adamw in names(*tables)[2] and of_muon in names(*tables)[1]
 
 
 def test_parts_in_another_order_are_another_series() -> None:
