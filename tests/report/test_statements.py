@@ -8,6 +8,7 @@ says what follows from no row. `table` is one that the page shows.
 import math
 import re
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -39,6 +40,8 @@ WORDS = {
     **{"holds": "flat", "flat": "flat", "gains": "uses", "uses": "uses"},
     **{"breaks": "harmed", "fails": "harmed", "harmed": "harmed"},
 }
+SIX = ("t5", "kerple", "alibi", "rope", "sinusoidal", "nope")  # of the recipe, by loss at T
+ADAMW = {"optimizer": "adamw", "schedule": "cosine"}
 MEASURED = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.]|[MkB]\b)|\b(?!95)\d+ %")
 
 
@@ -161,17 +164,37 @@ def curves(study: str, lengths: list[int], *names: str) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def by_setting(study: str, schemes: list[str], settings: dict[str, str]) -> str:
-    """Returns a table of schemes: perplexity at T by what is set, under the names given for it."""
+def recipe(
+    scheme: str,
+    *,
+    norm: bool = False,
+    lr: float = 0.01,
+    optimizer: str = "muon",
+    schedule: str = "linear",
+) -> str:
+    """Returns the series of a scheme in the study of the recipe, by default of train=default."""
+    train = f"train.lr={lr}, train.optimizer={optimizer}, train.schedule={schedule}"
+    return f"{scheme} (model.qk_norm={str(norm).lower()}, {train})"
+
+
+def by_setting(schemes: Sequence[str], settings: dict[str, dict[str, Any]]) -> str:
+    """Returns a table of schemes: perplexity at T by recipe, under the names given for it."""
     lines = [["scheme", *settings], ["---", *["--:"] * len(settings)]]
-    lines += [[s, *(text(ppl(study, f"{s} ({x})")) for x in settings.values())] for s in schemes]
+    for scheme in schemes:
+        names = (recipe(scheme, **own) for own in settings.values())
+        lines.append([scheme, *(text(ppl("recipe", name)) for name in names)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def qk_norm(scheme: str) -> Any:
-    """Returns by how much QK norm lowers the loss at T, in the study of the recipe."""
-    without, with_it = (f"{scheme} (model.qk_norm={x}, train.lr=0.01)" for x in ("false", "true"))
-    return above("recipe", without, with_it)
+def costs(scheme: str, **settings: Any) -> Any:
+    """Returns the loss at T of a recipe minus that of train=default."""
+    return above("recipe", recipe(scheme, **settings), recipe(scheme))
+
+
+def learned(scheme: str, **settings: Any) -> bool:
+    """Returns whether the loss of a recipe is lower with 512 tokens than with 256."""
+    name = recipe(scheme, **settings)
+    return gain("recipe", name, 256).high < 0
 
 
 def section(path: str, title: str = "") -> str:
