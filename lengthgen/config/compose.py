@@ -48,11 +48,11 @@ def _replaced_by(overrides: Sequence[str], *, config_dir: Path | None) -> set[st
     A group that is chosen replaces all that is said of it; a task or study, which sets keys of
     several groups, replaces these.
     """
-    replaced = set[str]()
+    replaced, folders = set[str](), conf.folders(config_dir)
     for override in parse_words(overrides):
         group = override.key_or_group
         replaced.add(group)
-        files = {} if override.is_interval_sweep() else conf.choices(group, config_dir=config_dir)
+        files = {} if override.is_interval_sweep() else folders.get(group, {})
         if files:
             names = [word.partition("=")[2] for word in points_of(override, files)]
             for file in filter(None, map(files.get, names)):
