@@ -147,7 +147,9 @@ class Opened:
         with reading(run_dir):
             checkpoint = checkpoints.final(config, run_dir)
             model.load_state_dict(checkpoint.weights)
-        seen = checkpoint.step * config.train.batch_tokens
+        seen, budget = checkpoint.step * config.train.batch_tokens, config.train.tokens
+        if checkpoint.step < config.train.steps:
+            show.say(f"{run_dir}: not trained to its end, {seen:,} of {budget:,} tokens are seen")
         return self.scored(
             model.to(device).eval(),
             weights=checkpoint.sha256,

@@ -159,7 +159,8 @@ def named_runs(names: Sequence[str], root: Path) -> list[Path]:
 def meeting(run_dirs: Sequence[Path], conditions: Sequence[str]) -> list[Path]:
     """Returns the runs that meet conditions such as scheme=rope, seed=1,2 and state=stopped.
 
-    One that is damaged has the state unreadable, and no other value. Raises UserError for none.
+    One that is damaged has the state unreadable, and no other value: a line names it, unless states
+    are asked for. Raises UserError for none.
     """
     from lengthgen.runs import directory, status
     from lengthgen.runs.selection import runs_matching
@@ -171,8 +172,10 @@ def meeting(run_dirs: Sequence[Path], conditions: Sequence[str]) -> list[Path]:
             if any(condition.startswith("state=") for condition in conditions):
                 run = directory.load_config(path).run_id
                 configs[str(path)]["state"] = status.read_status(path, run=run).state
-        except UserError:
+        except UserError as error:
             configs[str(path)] = {"state": "unreadable"}
+            if not any(condition.startswith("state=") for condition in conditions):
+                warn_once(f"{path}: unreadable, left out: {error}")
     kept = runs_matching(configs, conditions)
     return [path for path in run_dirs if str(path) in kept]
 

@@ -58,6 +58,7 @@ def evaluate_runs(
     from lengthgen.experiment import of_runs
     from lengthgen.report import report
     from lengthgen.runs.distributed import Ranks
+    from lengthgen.terminal import from_here
 
     if "all" in comma_words(protocols):
         changes["eval.protocols"] = list(of_text)
@@ -73,6 +74,8 @@ def evaluate_runs(
         if evaluated:
             paths = [path for path, *_ in evaluated]
             echo(report.terminal(paths, measured, lengths=shown, checkpoints=bool(kept)))
+            if len(run_dirs) == 1:
+                echo(f"run: {from_here(paths[0])}")
         if len(evaluated) < len(run_dirs):
             sys.exit(1)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lengthgen.cli.arguments import ConfigDir, Json, PluginFiles, complete_runs, selection
+from lengthgen.cli.arguments import ConfigDir, Json, PluginFiles, complete_runs, meeting, selection
 from lengthgen.cli.console import echo, warn
 from lengthgen.errors import UserError
 
@@ -69,8 +69,11 @@ def write_report(
         raise UserError(f"--out {out}: a part of its rows would replace all; give another folder")
     found = [[Path(n)] if Path(n).is_dir() else directory.find_all(n, root) for n in names]
     paths = [path for each in found for path in each]
-    rows = load.load_rows(paths or directory.every(root), checkpoints=True, say=warn)
-    if conditions:
+    paths = paths or directory.every(root)
+    if conditions and not folders:  # of other runs nothing is said
+        paths = meeting(paths, conditions)
+    rows = load.load_rows(paths, checkpoints=True, say=warn)
+    if conditions and folders:
         rows = report.matching(rows, conditions)
     if check:
         return _check(rows)

@@ -43,10 +43,11 @@ def show_runs(arguments: Runs = None) -> None:
                 command = "import"
             echo(f"\nlengthgen {command} {shlex.join(words)}")
             try:
+                if not (run_dir / "eval.jsonl").exists():
+                    raise UserError("this run has no evaluation yet")
                 echo("\n" + report.terminal([run_dir]))
             except UserError as error:
-                is_there = (run_dir / "eval.jsonl").exists()
-                echo(f"\nno curve: {error if is_there else 'this run has no evaluation yet'}")
+                echo(f"\nno curve: {error}")
             print_table(
                 ["file", "bytes"], [[path.name, f"{size:,}"] for path, size in files(run_dir)]
             )

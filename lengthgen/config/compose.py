@@ -152,7 +152,7 @@ def _refuse_unknown_choice(
         remedy = f"for files here, give corpus=files {shell_words({'corpus.path': name})}"
     else:
         where = f"is {config_dir}/{group}/NAME.yaml" if config_dir else "needs --config-dir"
-        remedy = f"{suggestion(spelled, known)} (a file of one's own {where})"
+        remedy = f"{suggestion(spelled, known)} (a custom {group} {where})"
     raise UserError(f"{group}={shortened(name)}: no such {group}; {remedy}")
 
 

@@ -37,7 +37,9 @@ def folders(config_dir: Path | None) -> dict[str, dict[str, Path]]:
     Raises UserError if the latter repeats a shipped name: Hydra would ignore that file.
     """
     if config_dir is not None and not config_dir.is_dir():
-        raise UserError(f"--config-dir: {config_dir} is not a folder; give a folder of groups")
+        raise UserError(
+            f"--config-dir: {config_dir} is not a folder; give one with GROUP/NAME.yaml"
+        )
     folders: dict[str, dict[str, Path]] = {}
     for root in dict.fromkeys([conf_dir(), (config_dir or conf_dir()).resolve()]):
         for file in root.glob("*/*.yaml"):

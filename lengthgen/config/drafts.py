@@ -63,6 +63,8 @@ def _apply_tuned(plain: dict[str, Any], given: set[str]) -> None:
         return
     where, scheme = f"train.tuned: {path}: ", plain["scheme"]["name"]
     tuned = expanded(str(path)).absolute()
+    if not tuned.exists():
+        raise UserError(f"{where}does not exist; lengthgen tune writes it")
     known = validate(dict[str, Rates], conf.read_yaml(tuned), where=where)
     if scheme not in known:
         raise UserError(

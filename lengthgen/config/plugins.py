@@ -42,7 +42,7 @@ class Plugin:
                 why = f"{type(error).__name__}: {error}"
                 if isinstance(error, ModuleNotFoundError):
                     why += "; a plugin is one file, and imports installed packages alone"
-                raise UserError(f"plugins: {self.path} does not import: {why}") from error
+                raise UserError(f"plugin {self.path} cannot be imported: {why}") from error
         return sys.modules[name]
 
 

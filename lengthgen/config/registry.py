@@ -84,7 +84,7 @@ def class_named(
     """Returns the class of a name. Raises UserError with a suggestion for a name that is none."""
     if name not in known:
         every = f"known: {', '.join(sorted(known))}"
-        hint = "" if plugins else f" (a {what} of one's own needs --plugin)"
+        hint = "" if plugins else f" (a custom {what} needs --plugin)"
         remedy = suggestion(name, known, otherwise=every)
         raise UserError(f"{where}: no {what} {name!r}; {remedy}{hint}")
     return known[name]

@@ -149,8 +149,10 @@ def _one_line(error: ValidationError, plain: object, *, known: set[str], where: 
         remedy = " ".join(f"{plus}{name}=VALUE" for name in missing or [key])
         return f"{key}: a value is required; give {remedy}"
     of_key = [e for e in errors if where + _key(e, plain) == key]  # one of each member of a union
-    # "Input should be a valid integer" follows the value.
-    messages = dict.fromkeys(re.sub(r"^\w+ (?=should |is )", "", e["msg"]) for e in of_key)
+    # "Input should be a valid integer, unable to parse it" follows the value.
+    messages = dict.fromkeys(
+        re.sub(r"^\w+ (?=should |is )|, unable to .*", "", e["msg"]) for e in of_key
+    )
     others = len(errors) - len(of_key)
     value = shortened(repr(first["input"]))
     more = f" (and {others} more)" if others else ""

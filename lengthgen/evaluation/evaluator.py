@@ -336,7 +336,7 @@ def undefined(cell: Cell, scheme: Scheme | str, planned: Plan) -> str | None:
         return f"of windows of up to {kept} tokens, no token lies further than T from all targets"
     lengths = [span.length for span in cell.windows(planned)]
     if not lengths:
-        return f"the corpus has nothing of length {cell.length} to score"
+        return f"the corpus has no text to score at length {cell.length}"
     return scheme.unsupported_reason(max(lengths))
 
 

@@ -100,9 +100,10 @@ def messages(config: Config, planned: Plan) -> list[str]:
         "eval.max_context: comparable with evaluations of this depth alone": (
             depth != wanted.max_context
         ),
-        f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs of "
-        f"{overlap.run_length(planned.corpus)} tokens that training has too; none is a target of "
-        "an endpoint": planned.repeated > 0,
+        f"not scored: the {planned.repeated:.1%} of validation tokens in sequences of "
+        f"{overlap.run_length(planned.corpus)} tokens that the training text has too": (
+            planned.repeated > 0
+        ),
         f"{n_drawn} of the {wanted.endpoints} endpoints requested are left in the validation "
         f"documents of at least {depth:,} tokens": n_drawn < wanted.endpoints,
     }

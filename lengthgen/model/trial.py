@@ -165,7 +165,8 @@ def plugin_errors(remedy: str = OF_LENGTH) -> Generator[None]:
         part = error.part if isinstance(error, Unfit) else _raising(error)
         if part is None or not is_of_plugin(type(part)) or out_of_memory(error):
             raise
-        name, why = snake_case(type(part).__name__), described(error, type(part))
+        name = snake_case(type(part).__name__)
+        why = described(error, type(part)).removeprefix(f"{Unfit.__name__}: ")
         why += remedy * isinstance(error, IndexError | RuntimeError | ValueError)  # of a length
         raise UserError(f"scheme.parts.{name}: {why}") from error
 

@@ -89,7 +89,7 @@ def load_rows(
             elif status.final_weights(path, run=config.run_id):
                 raise UserError(f"it is not evaluated; run lengthgen eval {path}")
             else:
-                raise UserError(f"its training is {state}; rerun lengthgen train to resume")
+                raise UserError(f"its training is {state}; lengthgen show {path} has its command")
             folders[config.run_id] = str(path)
     tables += [_table(measured)] if measured else []
     for path, config in diverged:

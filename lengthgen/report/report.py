@@ -166,7 +166,10 @@ def text_section(
                 each,
                 f", {name}" * (name != HEADLINE) + f"; corpus {selection.text}" * (not alone),
                 lengths=lengths,
-                notes=selection.terminal_notes if name == main else (),
+                notes=[
+                    *(selection.terminal_notes if name == main else ()),
+                    *(tables.without_verdict(each) if name == HEADLINE else ()),
+                ],
             )
             for name, each in numbers.items()
         ],
@@ -212,7 +215,8 @@ def _limit(note: str, series: Sequence[str], *, n_series: int) -> str:
 def headline(numbers: Numbers) -> str:
     """Returns which series is best at the longest length, what ties with it, and who fails where.
 
-    Best is what the table of perplexities marks; without a mark, of one seed, the least is named.
+    Best is what the table of perplexities marks. The least that is compared with none, as that of
+    one seed, is named before it.
     A series is harmed from the first length on from which every verdict is *harmed*.
     """
     n, best, ties = numbers.common[-1], list[str](), list[str]()
@@ -221,13 +225,15 @@ def headline(numbers: Numbers) -> str:
     for cell, name in lowest:
         best += [f"{name} ({cell.text})"] * (cell.mark == "best")
         ties += [name] * (cell.mark == "tie")
-    parts: list[str] = []
-    if best:
-        parts.append(f"Lowest perplexity at {short(n)}: {', '.join(best)}")
-        parts += [f"not distinguishable from it: {', '.join(ties)}"] if ties else []
-    elif len(lowest) > 1:
+    parts, of_compared = list[str](), f"lowest perplexity at {short(n)}"
+    if len(lowest) > 1 and lowest[0][0].mark not in ("best", "tie"):
         (cell, name), *_ = lowest
-        parts.append(f"Lowest perplexity at {short(n)}: {name} ({cell.text}), not compared")
+        why = "one seed, " * (numbers.n_seeds[name] == 1)
+        parts.append(f"{of_compared}: {name} ({cell.text}), {why}not compared")
+        of_compared = "lowest of several seeds"
+    if best:
+        parts.append(f"{of_compared}: {', '.join(best)}")
+        parts += [f"not distinguishable from it: {', '.join(ties)}"] if ties else []
     harmed: dict[int, list[str]] = {}
     for name in numbers.series:
         lengths = numbers.beyond(name)

@@ -156,14 +156,17 @@ def _otherwise(others: pd.DataFrame, shown: pd.DataFrame) -> Iterator[tuple[str,
     settings = shown.drop_duplicates("protocol", keep="last").set_index("protocol")
     of_curve = ["run", "protocol", "variant"]
     is_there = {*shown[of_curve].fillna("").itertuples(index=False, name=None)}
-    for (_, _, protocol), measured in others.groupby(["run", "condition", "protocol"]):
+    for (run, _, protocol), measured in others.groupby(["run", "condition", "protocol"]):
         mine, theirs = _words(measured.iloc[-1]), _words(settings.loc[str(protocol)])
         differ = [key for key in mine if key in theirs and mine[key] != theirs[key]]
         has, not_has = (", ".join(f"{k}={x[k]}" for k in differ) for x in (mine, theirs))
         why = f" has {has}, shown is {not_has}" if differ else ", other targets are scored"
         is_known = {*measured[of_curve].fillna("").itertuples(index=False, name=None)} <= is_there
-        remedy = theirs if differ and not is_known else None
-        yield from _left_out(measured, why, remedy)
+        remedy, lengths = theirs if differ and not is_known else None, list[int]()
+        is_deeper = measured["length"].max() > float(theirs.get("eval.max_context", "inf"))
+        if is_deeper and {*shown["run"]} == {run}:  # what is shown is measured as deep
+            remedy, lengths = mine, shown.loc[shown["protocol"] == protocol, "length"].unique()
+        yield from _left_out(measured, why, remedy, lengths)
 
 
 def _words(row: Any) -> dict[str, str]:

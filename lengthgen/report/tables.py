@@ -300,8 +300,17 @@ def summary(numbers: Numbers, about: str, *, lengths: Sequence[int], notes: Sequ
         ]
         for name, word in words.items()
     ]
-    head = ["scheme", *map(short, lengths), *["verdict"] * has_verdicts]
+    verdict = f"verdict at {short(lengths[-1])}"
+    head = ["scheme", *map(short, lengths), *[verdict] * has_verdicts]
     return Table(title=f"Perplexity by context length{about}", head=head, rows=rows, notes=notes)
+
+
+def without_verdict(numbers: Numbers) -> Iterator[str]:
+    """Yields a line on the series that have no gain, with the lengths that one takes."""
+    names = [name for name in numbers.series if not numbers.beyond(name)]
+    if names:
+        T = min(numbers.T[name] for name in names)
+        yield f"No verdict on {', '.join(names)}: it takes T and beyond, --lengths {T},{4 * T}"
 
 
 def _scored(rows: pd.DataFrame, protocol: str) -> str:

@@ -189,7 +189,9 @@ def final(config: Config, run_dir: Path) -> Checkpoint:
         state, reason, *_ = status.read_status(run_dir, run=config.run_id)
         if state == "diverged":
             raise UserError(f"{run_dir} diverged: {reason or 'lower train.lr'}")
-        raise UserError(f"{run_dir} has no checkpoint yet; lengthgen train continues it")
+        raise UserError(
+            f"{run_dir} has no checkpoint yet; lengthgen show {run_dir} has its command"
+        )
     if status.final_weights(run_dir, run=config.run_id) not in (None, checkpoint.sha256):
         raise UserError(
             f"{run_dir}: the checkpoint of step {config.train.steps} is lost; the lengthgen train "

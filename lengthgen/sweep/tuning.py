@@ -68,7 +68,7 @@ def on_tuning_split(overrides: Sequence[str], *, say: Say) -> list[str]:
     set_here = (*FIXED, "train.tuned")
     left = [word for word in overrides if word.partition("=")[0].lstrip("+") in set_here]
     if left:
-        say(f"left out, for the loss at T of the tuning split chooses: {' '.join(left)}")
+        say(f"ignored, since the loss at T of the tuning split is measured: {' '.join(left)}")
     kept = [word for word in overrides if word not in left]
     if any(word.startswith("eval=") for word in kept):
         say("of eval=NAME, targets and precision are taken; T alone is measured, at 128 endpoints")

@@ -222,8 +222,9 @@ def test_runs_that_cannot_be_evaluated_hide_no_other(shell: Shell, run: Path) ->
     ran = shell.run("eval", "runs/begun", "runs/lost", f"runs/{run.name}", "--lengths", "8")
     assert (ran.code, "| alibi " in ran.out, "Traceback" in ran.err) == (1, True, False)
     begun, lost = run.parent / "begun", run.parent / "lost"
+    remedy = f"lengthgen show {begun} has its command"
     assert [line for line in ran.err.splitlines() if "lost" in line or "begun" in line] == [
-        f"{begun} is not evaluated: {begun} has no checkpoint yet; lengthgen train continues it",
+        f"{begun} is not evaluated: {begun} has no checkpoint yet; {remedy}",
         f"{lost} is not evaluated: {lost} diverged: why; lower train.lr",
     ]
     assert shell.error_of("eval", "runs/lost") == f"{lost} diverged: why; lower train.lr"

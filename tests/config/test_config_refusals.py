@@ -19,7 +19,7 @@ from lengthgen.errors import UserError
 
 COMMAND_LINE = {
     # Hydra
-    "scheme=rpoe": "no such scheme; did you mean rope? (a file of one's own needs --config-dir)",
+    "scheme=rpoe": "no such scheme; did you mean rope? (a custom scheme needs --config-dir)",
     "model=zzz": "model=zzz: no such model; known: alibi, base, ",
     "scheme=rope,alibi": "scheme=rope,alibi holds several values, and one run takes one; give len",
     "eval.lengths=512,1024": "(a list is written eval.lengths=[512,1024])",
@@ -104,7 +104,7 @@ def test_a_key_that_a_scheme_lacks_is_answered_with_the_scheme_of_its_part(schem
 
 def test_only_mistakes_are_counted() -> None:
     said = refusal("train.lr=abc", "eval.lengths=[T,2T,16T]")
-    assert said.endswith("parse string as a number")
+    assert said.endswith("should be a valid number")
     assert refusal("train.lr=abc", "seed=x", "eval.lengths=[T,2T]").endswith(" (and 1 more)")
 
 
@@ -179,7 +179,7 @@ def test_a_mistake_in_a_yaml_of_the_users_own(word: str, content: bytes, tmp_pat
 
 def test_a_mistake_in_a_folder_of_the_users_own(tmp_path: Path) -> None:
     none = tmp_path / "none"
-    where = f"(a file of one's own is {tmp_path}/scheme/NAME.yaml)"
+    where = f"(a custom scheme is {tmp_path}/scheme/NAME.yaml)"
     assert refusal("scheme=rpoe", config_dir=tmp_path).endswith(f"did you mean rope? {where}")
     assert refusal(config_dir=none).startswith(f"--config-dir: {none} is not a folder")
     (tmp_path / "scheme").mkdir()

@@ -359,7 +359,7 @@ def test_documents_are_of_the_group_that_their_source_names_or_alone(tmp_path: P
     [
         (FILE.replace("self.n_documents,", "raise ValueError('0')  #"), [], "corpus: 0"),
         (FILE, ["corpus.documents=a"], "corpus.documents: 'a' should be a valid integer"),
-        ("", [], r"no source 'counting'; .* \(a source of one's own needs --plugin\)"),
+        ("", [], r"no source 'counting'; .* \(a custom source needs --plugin\)"),
     ],
 )
 def test_a_mistake_in_a_source_of_the_user_is_one_line(

@@ -380,7 +380,7 @@ def test_targets_that_training_has_seen_are_not_scored(corpus: TokenizedCorpus) 
     assert leaked.document not in {e.document for e in planned.endpoints}
     assert len(planned.endpoints) == 6
     assert 0.1 < planned.repeated < 1
-    message = f"{planned.repeated:.1%} of the validation tokens that could be scored lie in runs"
+    message = f"not scored: the {planned.repeated:.1%} of validation tokens in sequences of "
     assert any(line.startswith(message) for line in plans.messages(config, planned))
     with pytest.raises(UserError, match="the training split has tokens of every span of"):
         plan_of(config, replace(leaky, validation=seen, train=seen, fingerprint="2" * 64))

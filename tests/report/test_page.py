@@ -250,7 +250,7 @@ def test_the_page_shows_the_curve_sentences_and_verdicts(page: str) -> None:
         ({"rope": 600, "t5": 20_000}, (1, 2), ["at 16k: t5 (20.09);", "1k on: rope."]),
         ({"rope": 600, "t5": 20_000, "alibi": 20_000}, (1, 2), ["not distinguishable from it: "]),
         ({"rope": 600, "t5": 5000}, (1, 2), ["1k on: rope; harmed from 8k on: t5."]),
-        ({"rope": 600, "t5": 20_000}, (1,), ["at 16k: t5 (20.09), not compared;"]),
+        ({"rope": 600, "t5": 20_000}, (1,), ["at 16k: t5 (20.09), one seed, not compared;"]),
         ({"rope": 20_000}, (1, 2), []),
     ],
 )

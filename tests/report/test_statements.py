@@ -191,6 +191,11 @@ def costs(scheme: str, **settings: Any) -> Any:
     return above("recipe", recipe(scheme, **settings), recipe(scheme))
 
 
+def saves(scheme: str, **settings: Any) -> Any:
+    """Returns the loss at T of train=default minus that of a recipe."""
+    return above("recipe", recipe(scheme), recipe(scheme, **settings))
+
+
 def learned(scheme: str, **settings: Any) -> bool:
     """Returns whether the loss of a recipe is lower with 512 tokens than with 256."""
     name = recipe(scheme, **settings)

@@ -71,7 +71,7 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     f"rope, transformer_xl, {RECURRENT}": r"in segments, and transformer_xl needs all of it",
     f"tape, {RECURRENT}": r"reads a text in segments, and remembers nothing .* tape",
     # Schemes
-    "ropee": r"scheme\.parts\.ropee: no part .ropee.; did you mean rope\? \(a part .* --plugin\)",
+    "ropee": r"scheme\.parts\.ropee: no part .ropee.; did you mean rope\? \(a custom part needs --plugin\)",
     "qqqq": r"no part .qqqq.; known: abacus, .*, sinusoidal",
 }
 NOT_IN_SEGMENTS = "asentmax linear_attention path_attention selective_rope short_conv sinusoidal"
@@ -162,7 +162,7 @@ PLUGINS = {  # files of the user's own, all parts of which are asked for, and a 
         r"parts\.mine: Mine raised TypeError: .* abstract .*bias_at.*mine\.py, line 4\)$"
     ),
     "class Mine(Part):\n    def bais(self, c): ...\n": r"its class Mine overrides no hook.* bias,",
-    "import nowhere\n": "does not import: ModuleNotFoundError",
+    "import nowhere\n": "cannot be imported: ModuleNotFoundError",
     "class Values(Part): ...\n": r"scheme\.parts\.values: a part cannot have this name",
     "class First(Part): ...\n# class Second\n": r"second: no part .second.; [^(]*$",
     "class Rope(Part): ...\n": r"part rope is defined twice, in .*rope\.py and in .*mine",

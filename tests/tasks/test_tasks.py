@@ -448,7 +448,7 @@ def test_what_a_task_cannot_honour_is_one_line(words: str, said: str) -> None:
     [
         (FILE.replace('ascii_lowercase + "="', "ascii_lowercase"), "alphabet lacks '=' of '"),
         (FILE.replace('f"{text}="', '""'), "interleave has an empty prompt"),
-        ("", r"task\.kind: no task 'interleave'; .* \(a task of one's own needs --plugin\)"),
+        ("", r"task\.kind: no task 'interleave'; .* \(a custom task needs --plugin\)"),
         (FILE.replace('+ "="', '+ "=\u03b1"'), "\u03b1' is not ASCII"),
     ],
 )
