@@ -84,6 +84,13 @@ def gain(study: str, name: str, length: int, quantity: Any = loss_of) -> Any:
     return sums(study, quantity).difference(first, cell(study, name, length))
 
 
+def rise(study: str, name: str, length: int) -> Any:
+    """Returns the loss at a length minus that at T, without a variant."""
+    first = cell(study, name, None)
+    first = first._replace(series=unchanged(rows(study))[first.series])
+    return sums(study, loss_of).difference(cell(study, name, length), first)
+
+
 def copy_gain(study: str, name: str, length: int) -> Any:
     """Returns the gain on targets after two tokens that were last seen beyond T."""
     return gain(study, name, length, copies)
