@@ -151,13 +151,13 @@ def claimed(start: str) -> str:
     return verdict
 
 
-def right(study: str, task: str, name: str) -> str:
+def right(study: str, task: str, name: str, *, digits: int = 0) -> str:
     """Returns the percentage of right answers at lengths beyond L, with its interval."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
     [share] = [a.unseen for a in accuracies(of_task) if a.series == name]
     assert share is not None, (study, task, name)
     value, low, high = (100 * x for x in (share.value, share.low, share.high))
-    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value, low, high, d=digits)
 
 
 def curves(study: str, lengths: list[int], *names: str) -> str:
