@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from repository import ROOT
@@ -208,6 +209,13 @@ def section(path: str, title: str = "") -> str:
     """Returns the table of a Markdown file in results/, the first one below a title."""
     page = (RESULTS / path).read_text(encoding="utf-8")
     return re.findall(r"(?:^\|.*\n)+", page[page.index(title) :], re.MULTILINE)[0]
+
+
+def faster(what: str, precision: str) -> str:
+    """Returns the least and the highest speed of lengthgen over that of another implementation."""
+    peers = pd.read_csv(RESULTS / "cost/peers.csv")
+    ratios = peers.query("what == @what and precision == @precision")["ratio"]
+    return f"{ratios.min():.2f} to {ratios.max():.2f}"
 
 
 def projects() -> str:
