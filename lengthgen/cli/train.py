@@ -37,7 +37,7 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Change the configuration of a run.",
+            help="Start from the configuration of RUN.",
             autocompletion=complete_runs,
         ),
     ] = None,

@@ -190,7 +190,7 @@ class Retrieval(Protocol):
 
 RETRIEVAL = Retrieval(
     name="retrieval",
-    summary="values behind their keys, at 5 depths of prose: likelier than 9 drawn ones",
+    summary="values of keys at 5 depths of a text: found if likelier than 9 random values",
     source="forms of RULER, arXiv 2404.06654, scored without generating",
     place=_place,
 )

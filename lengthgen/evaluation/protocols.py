@@ -325,8 +325,8 @@ def _sliding_by(stride: int) -> Protocol:
 def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
     return InStream(
         name=name,
-        summary=f"last {targets} tokens of as many windows of the stream: other tokens at each "
-        "length",
+        summary=f"last {targets} tokens of a fixed number of windows of the joined documents: "
+        "tokens differ by length",
         source=source,
         place=partial(_one_per_block, targets=targets),
     )
@@ -335,7 +335,7 @@ def _last_of_blocks(name: str, targets: int, *, source: str) -> Protocol:
 _TAIL = Protocol(
     name=HEADLINE,
     summary="matched tail: the same K targets at every length, beyond T after at least T tokens",
-    source="the headline here",
+    source="the main protocol of lengthgen",
     block=matched_block,
     matched=True,
 )
@@ -358,7 +358,7 @@ _ALL = (
     Protocol(
         name="nonoverlap",
         summary="max_context tokens before one endpoint per document, in windows side by side",
-        source="the usual one, inside documents",
+        source="common practice, here within documents",
         place=_nonoverlap,
         divides=True,
     ),
@@ -366,7 +366,7 @@ _ALL = (
     Protocol(
         name="last_k",
         summary="the same K targets from one window: up to T the first have less context",
-        source="the usual last-K convention, on the endpoints of tail",
+        source="common practice, here on the endpoints of tail",
         block=lambda length, targets, train_length: targets,
     ),
     Protocol(
@@ -392,7 +392,8 @@ _ALL = (
     ),
     InStream(
         name="kerple",
-        summary="as many windows of the stream at every length, all tokens: more text if longer",
+        summary="a fixed number of windows of the joined documents, all tokens: longer windows "
+        "score more text",
         source="KERPLE, arXiv 2205.09921 (320 windows there)",
         place=partial(_one_per_block, targets=None),
     ),

@@ -66,7 +66,7 @@ SMALLER = {  # than the pages say: this process, points that are done or one sch
     "scheme=rope,alibi,kerple seed=1,2,3": "scheme=rope seed=2",
     "scheme=rope,alibi,kerple seed=1,2": "scheme=rope,alibi seed=1",  # done: tune runs points
     "glob(*rope*)' 'seed=range(1,3)": "glob(rop*)' 'seed=range(1,2)",
-    "rope,alibi train.lr=2e-3,4e-3,8e-3": "rope train.lr=2e-3,4e-3",
+    "rope,alibi train.lr=5e-3,1e-2,2e-2": "rope train.lr=5e-3,1e-2",
     "rope,alibi seed=1,2 train.tuned": "rope seed=1 --dry-run train.tuned",
     "scheme=my_bias seed=1,2,3": "scheme=my_bias seed=1",
     "seed=1,2 train.lr=5e-3,1e-2,2e-2 train.tokens=4000000": "seed=1 train.lr=5e-3,1e-2",

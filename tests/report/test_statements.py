@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 from repository import ROOT
@@ -84,6 +85,13 @@ def gain(study: str, name: str, length: int, quantity: Any = loss_of) -> Any:
     return sums(study, quantity).difference(first, cell(study, name, length))
 
 
+def rise(study: str, name: str, length: int) -> Any:
+    """Returns the loss at a length minus that at T, without a variant."""
+    first = cell(study, name, None)
+    first = first._replace(series=unchanged(rows(study))[first.series])
+    return sums(study, loss_of).difference(cell(study, name, length), first)
+
+
 def copy_gain(study: str, name: str, length: int) -> Any:
     """Returns the gain on targets after two tokens that were last seen beyond T."""
     return gain(study, name, length, copies)
@@ -144,13 +152,13 @@ def claimed(start: str) -> str:
     return verdict
 
 
-def right(study: str, task: str, name: str) -> str:
+def right(study: str, task: str, name: str, *, digits: int = 0) -> str:
     """Returns the percentage of right answers at lengths beyond L, with its interval."""
     [of_task] = (t.rows for t in texts(study) if task in set(t.rows["corpus"]))
     [share] = [a.unseen for a in accuracies(of_task) if a.series == name]
     assert share is not None, (study, task, name)
     value, low, high = (100 * x for x in (share.value, share.low, share.high))
-    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(value, low, high, d=digits)
 
 
 def curves(study: str, lengths: list[int], *names: str) -> str:
@@ -206,6 +214,13 @@ def section(path: str, title: str = "") -> str:
     """Returns the table of a Markdown file in results/, the first one below a title."""
     page = (RESULTS / path).read_text(encoding="utf-8")
     return re.findall(r"(?:^\|.*\n)+", page[page.index(title) :], re.MULTILINE)[0]
+
+
+def faster(what: str, precision: str) -> str:
+    """Returns the least and the highest speed of lengthgen over that of another implementation."""
+    peers = pd.read_csv(RESULTS / "cost/peers.csv")
+    ratios = peers.query("what == @what and precision == @precision")["ratio"]
+    return f"{ratios.min():.2f} to {ratios.max():.2f}"
 
 
 def projects() -> str:
