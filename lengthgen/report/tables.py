@@ -310,7 +310,8 @@ def without_verdict(numbers: Numbers) -> Iterator[str]:
     names = [name for name in numbers.series if not numbers.beyond(name)]
     if names:
         T = min(numbers.T[name] for name in names)
-        yield f"No verdict on {', '.join(names)}: it takes T and beyond, --lengths {T},{4 * T}"
+        which = "" if len(names) == len(numbers.series) else f" on {', '.join(names)}"
+        yield f"No verdict{which}: it takes T and beyond, --lengths {T},{4 * T}"
 
 
 def _scored(rows: pd.DataFrame, protocol: str) -> str:

@@ -54,7 +54,7 @@ def tuning_points(
         if key not in AXES:
             raise UserError(f"{key}: rates are chosen for one value of it; give each its own --out")
     if not set(RATES) & set(varied):
-        raise UserError("train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3")
+        raise UserError("train.lr: one value leaves no choice; give train.lr=5e-3,1e-2,2e-2")
     # Without those whose ratio is the rate of no parameters.
     distinct = {training_of(point): point for point in reversed(every)}
     return [*reversed(distinct.values())]

@@ -157,7 +157,7 @@ REFUSED = {
     "sweep seed=1,2 --search 2 seed=3": "seed=1,2 and seed=3 set one key; drop one of them",
     "sweep --search 2": "--search: no key has several values; give",
     "sweep seed=1,2 --search 2 --slurm time=5": "--search: each point depends on",
-    "tune": "train.lr: one value leaves no choice; give train.lr=1e-3,2e-3,4e-3",
+    "tune": "train.lr: one value leaves no choice; give train.lr=5e-3,1e-2,2e-2",
     "tune train.lr=1,2 model.d_ff=32,64": "model.d_ff: rates are chosen for one value of it; give",
     "tune train.lr=1,2 --jobs two": "'--jobs': Input should be a valid",
 }
