@@ -71,7 +71,7 @@ REFUSED = {  # parts with the arguments that differ, dimensions, and a part of t
     f"rope, transformer_xl, {RECURRENT}": r"in segments, and transformer_xl needs all of it",
     f"tape, {RECURRENT}": r"reads a text in segments, and remembers nothing .* tape",
     # Schemes
-    "ropee": r"scheme\.parts\.ropee: no part .ropee.; did you mean rope\? \(a custom part .* --plugin\)",
+    "ropee": r"scheme\.parts\.ropee: no part .ropee.; did you mean rope\? \(a custom part",
     "qqqq": r"no part .qqqq.; known: abacus, .*, sinusoidal",
 }
 NOT_IN_SEGMENTS = "asentmax linear_attention path_attention selective_rope short_conv sinusoidal"
