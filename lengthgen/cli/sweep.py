@@ -61,9 +61,9 @@ def sweep(
         if slurm is not None or dry_run:
             raise UserError("--search: each point depends on those before; drop --slurm, --dry-run")
         return _search(overrides or [], search, jobs or 1, gpus, **given)
-    if not overrides:
+    combined = [*slurm_overrides(slurm), *(overrides or [])]
+    if not combined:
         raise UserError("sweep: name what varies: scheme=rope,alibi seed=1,2, or study=NAME")
-    combined = [*slurm_overrides(slurm), *overrides]
     points = grid.points(combined, **given)
     states = run_all(points, jobs=jobs, gpus=gpus, slurm=slurm, dry_run=dry_run)
     if print_states(points, states, submitted=slurm is not None) and not dry_run:

@@ -251,6 +251,29 @@ def test_the_optimizer_of_a_finished_run_alone_can_be_removed(
     assert "is not finished" in here("rm", "rope", "--optimizer", root).error
 
 
+def test_of_a_run_that_is_not_trained_to_its_end_the_evaluation_says_so(
+    own: Callable[..., Path],
+) -> None:
+    run_dir = own("scheme=rope")
+    shutil.rmtree(newest_checkpoint(run_dir))
+    for name in ("DONE", "eval.jsonl"):
+        (run_dir / name).unlink()
+    shown = here("show", root := f"runtime.root={run_dir.parent}")
+    assert "no curve: this run has no evaluation yet" in shown.out
+    assert shown.err == ""
+    ran = here("eval", "--lengths", "8", root)
+    assert "not trained to its end, 768 of 1,024 tokens are seen" in ran.err
+    assert f"run: {run_dir}" in ran.out
+
+
+def test_a_report_of_some_runs_says_nothing_of_others(tmp_path: Path) -> None:
+    write_run(tmp_path, "rope", losses={512: 3.0})
+    (write_run(tmp_path, "alibi", losses={512: 3.0}) / "eval.jsonl").unlink()
+    words = "report", f"runtime.root={tmp_path}", "--out", str(tmp_path / "out")
+    assert "alibi" in here(*words).err
+    assert here(*words, "scheme=rope").err == ""
+
+
 CHOICES = {  # words, and the runs of rope and alibi, seeds 1 and 2, that they choose
     "scheme=alibi,rope seed=2": "alibi2 rope2",
     "rope-*": "rope1 rope2",

@@ -267,6 +267,15 @@ def test_the_headline_says_who_is_lowest_what_ties_and_who_is_harmed_from_where(
     assert bool(headline) == bool(said)
 
 
+def test_the_headline_names_a_lower_series_of_one_seed_before_the_best_of_several() -> None:
+    alone = frame(2.0, scheme="t5", seeds=(1,))
+    others = frame(3.0, scheme="rope"), frame(3.5, scheme="alibi")
+    headline = report.sections(pd.concat([alone, *others]))[0].headline
+    assert headline.startswith(
+        "Lowest perplexity at 2k: t5 (7.39), one seed, not compared; lowest of several seeds: rope"
+    )
+
+
 def test_the_sentence_on_a_variant_has_the_perplexity_that_its_gain_counts_from() -> None:
     changed = frame(4.0, lengths=[1024], variant="yarn")
     _, last = report.sections(pd.concat([frame(3.0), changed]))[0].sentences
@@ -382,6 +391,13 @@ def test_a_scheme_has_one_colour_in_all_figures_and_a_setting_where_there_is_one
     curve = report.sections(pd.concat([*settings, *windows]))[0].figures["curve"]
     assert colours(curve, 0.9) == colours(curve, 1.8)
     assert len(colours(curve, 0.9)) == 2
+
+
+def test_the_summary_says_where_its_verdicts_are_or_what_they_take() -> None:
+    assert " verdict at 2k |" in report.short_tables(report.sections(frame(3.0)))
+    text = report.short_tables(report.sections(frame(3.0, lengths=[256, 512])))
+    assert "verdict at" not in text
+    assert "No verdict: it takes T and beyond, --lengths 512,2048" in text
 
 
 def test_the_summary_fits_eighty_columns_and_has_a_row_for_each_scheme() -> None:

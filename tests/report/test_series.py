@@ -167,6 +167,15 @@ def test_of_a_run_that_has_what_is_shown_too_no_command_is_named() -> None:
     assert left_out[0].endswith(" has eval.endpoints=3, shown is eval.endpoints=5")
 
 
+def test_of_a_deeper_evaluation_the_command_measures_what_is_shown_as_deep() -> None:
+    shown = frame(3.0, seeds=(1,), settings=settings())
+    config = {**CONFIG, "eval": {"targets": 4, "lengths": [512]}}
+    about = {"endpoints": "other", "settings": settings(max_context=6000), "config": config}
+    about["seeds"] = (1,)
+    (left_out,) = (n for n in notes(frame(3.0, lengths=(6000,), **about), shown) if "Not" in n)
+    assert left_out.endswith(" eval.max_context=6000 --lengths=256,512,1024,2048,6000")
+
+
 @pytest.mark.parametrize("last", [4, 64])
 def test_of_settings_with_the_same_tokens_the_last_evaluated_are_shown(last: int) -> None:
     tables = {K: frame(3.0, targets=K) for K in (4, 64)}

@@ -147,8 +147,8 @@ def test_more_gpus_than_there_are_are_refused() -> None:
 REFUSED = {
     "sweep --slurm time=5 --jobs 2": "--slurm: jobs and GPUs are Slurm's; give --slurm gpus=N",
     "sweep --slurm ''": "--slurm: time: a value is required; give time=VALUE (minutes, H:MM:SS or ",
-    "sweep --slurm time=1:00": "as an integer (minutes, H:MM:SS or D-HH:MM:SS)",
-    "sweep --slurm time=5,mem=4G": "as an integer (in GB, such as mem=4)",
+    "sweep --slurm time=1:00": "should be a valid integer (minutes, H:MM:SS or D-HH:MM:SS)",
+    "sweep --slurm time=5,mem=4G": "should be a valid integer (in GB, such as mem=4)",
     "sweep --slurm time=5,gpu=2": "--slurm: gpu: unknown key; did you mean gpus?",
     "sweep runtime.device=cuda --slurm time=5": "runtime.device=cuda needs a GPU; add gpus=1",
     "sweep --slurm time=5,cpus=0": "--slurm: cpus: '0' should be greater than 0",
