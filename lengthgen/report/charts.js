@@ -11,7 +11,12 @@ if (!matchMedia("(prefers-reduced-motion: reduce)").matches)
       const div = divs[i];
       spec.width = div.clientWidth - spec.usermeta.margin;
       const legend = spec.encoding.color?.condition.legend;
-      if (legend) legend.columns = Math.max(2, Math.floor(div.clientWidth / 150));
+      if (legend) {  // as many columns as hold the longest name
+        const longest = Math.max(...spec.encoding.color.condition.scale.domain.map(x => x.length));
+        legend.labelLimit = Math.min(legend.labelLimit, div.clientWidth - 40);
+        const column = 46 + Math.min(legend.labelLimit, 7 * longest);
+        legend.columns = Math.max(1, Math.floor(div.clientWidth / column));
+      }
       vegaEmbed(div, spec, options).catch(error => {
         console.error(error);
         holder.parentNode.classList.remove("live");
