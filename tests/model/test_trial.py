@@ -41,7 +41,7 @@ FAULTS = {  # of a hook | under a word
     "def embed(self, x, c): return Wrong.apply(x)": r" ZeroDivisionError: a bug \(.*, line 7\)$",
     "def bias(self): return None": r": Mine raised TypeError: Mine\.bias\(\) takes .*line 23\)$",
     "def bias(self, c): return torch.ones(4, 1, 1)": (
-        r"Unfit: Mine.bias returns torch.float32 \[4, 1, 1\]; return a tensor \[Q, S\], "
+        r"Mine.bias returns torch.float32 \[4, 1, 1\]; return a tensor \[Q, S\], "
         r"\[H, Q, S\] or \[B, H, Q, S\] in .* here H = 4, Q = 8, S = 8 \(.*mine\.py, line 23\)$"
     ),
     "def bias(self, c): c.distance()": r"Mine\.bias returns None; return a tensor \[Q, S\], ",
@@ -122,7 +122,7 @@ def test_a_part_without_fault_changes_no_model(tmp_path: Path, body: str, length
 
 LATE = {  # beyond 136 tokens, and what is said of it in evaluation
     "def embed(self, x, c): return x + torch.zeros(150, 1)[torch.arange(x.shape[1])]": "IndexError",
-    "def bias(self, c): return c.distance().to([None, torch.half][c.length > 150])": "Unfit: Mine",
+    "def bias(self, c): return c.distance().to([None, torch.half][c.length > 150])": "Mine",
 }
 
 
