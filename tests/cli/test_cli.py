@@ -14,7 +14,7 @@ import commands
 import pytest
 import torch
 import yaml
-from commands import Ran, Shell, here, one_run
+from commands import Ran, Shell, here, one_run, train_words
 from frames import write_run
 from small import SMALL
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -220,6 +220,13 @@ def test_the_budget_for_gpus_is_refused_without_one(shell: Shell, words: list[st
     line = shell.refused("train", "train=gpu", "model=medium", *words)
     assert line.startswith("runtime.device=cuda: there is no GPU in this machine; leave ")
     assert not Path("runs").exists()
+
+
+def test_a_training_without_a_length_beyond_T_says_so_before_it_begins(tmp_path: Path) -> None:
+    words = [w for w in train_words(tmp_path, "scheme=nope") if not w.startswith("eval.lengths")]
+    said = [here(*words, f"seed={n}", f"eval.lengths=[8,{n}]").err for n in (16, 32)]
+    assert ["none beyond T = 16" in line for line in said] == [True, False]
+    assert said[0].index("none beyond") < said[0].index("training in")
 
 
 def test_a_done_run_is_printed_and_listed_without_its_log_too(shell: Shell, run_id: str) -> None:
