@@ -116,6 +116,24 @@ def found(name: str, length: int, *, at: float | None = None) -> float:
     return 100 * use.share(hits, CurvePoint("retrieval", name, length)).value
 
 
+def smollm2_finds(name: str, length: int, *, at: float | None = None) -> str:
+    """Returns the share of values of all forms that SmolLM2 finds, at one depth or all, in %."""
+    n = len(FORMS) * len(DEPTHS)
+    places = range(n) if at is None else range(DEPTHS.index(at), n, len(DEPTHS))
+    hits = use.hits(use.own_rows(rows("smollm2_retrieval"), "retrieval"), places)
+    share = use.share(hits, CurvePoint("retrieval", name, length))
+    return "{:.0f} [{:.0f}, {:.0f}]".format(
+        *(100 * x for x in (share.value, share.low, share.high))
+    )
+
+
+def more_of_smollm2(a: str, b: str, length: int) -> Any:
+    """Returns the share of values of all forms that one series finds minus that of another."""
+    of_study = use.own_rows(rows("smollm2_retrieval"), "retrieval")
+    hits = use.hits(of_study, range(len(FORMS) * len(DEPTHS)))
+    return hits.difference(*(CurvePoint("retrieval", name, length) for name in (a, b)))
+
+
 def more_of_keys(a: str, b: str, length: int) -> Any:
     """Returns the share of the values of five keys that one series finds minus that of another."""
     hits = use.hits(use.own_rows(rows("context"), "retrieval"), use.form_places("keys"))
