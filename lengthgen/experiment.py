@@ -57,6 +57,15 @@ class Experiment:
         return self.config.run_dir
 
     @property
+    def ends_within_T(self) -> str | None:
+        """Says that no length of eval.lengths is beyond T. None if one is, or for a task."""
+        wanted, T = self.config.eval, self.config.train.length
+        is_beyond = max(wanted.lengths, default=0) > T
+        if is_beyond or not wanted.protocols or self.config.corpus.source == "task":
+            return None
+        return f"eval.lengths has none beyond T = {T}: no verdict on longer contexts"
+
+    @property
     def begun_elsewhere(self) -> str | None:
         """Says which run a machine with another native precision began with the same words.
 

@@ -104,20 +104,13 @@ def train_and_evaluate(experiment: Experiment, *, ranks: Ranks, show: Progress) 
     code = experiment.scheme.code
     device = devices.device_of(config.runtime, ranks)
     devices.prepare(config.runtime, device)
-    if line := experiment.begun_elsewhere:
+    for line in filter(None, (experiment.begun_elsewhere, experiment.ends_within_T)):
         show.say(line)
     opened = experiment.opened(say=show.say)
     corpus = opened.corpus
     trained = ranks.gather(ranks.is_main and checkpoints.has_final(config))[0]
     model = None if trained else experiment.create(vocab_size=corpus.vocab_size)
     if model is not None:
-        wanted, T = config.eval, config.train.length
-        if (
-            config.corpus.source != "task"
-            and wanted.protocols
-            and max(wanted.lengths, default=0) <= T
-        ):
-            show.say(f"eval.lengths has none beyond T = {T}: no verdict on longer contexts")
         try_out(model, config, experiment.evaluated_variants)
         init = config.train.init_from
         if isinstance(init, InitFrom) and not status.checkpoint_folders(run_dir):
